@@ -1,0 +1,19 @@
+//! The arithmetic of parity stripes. Pure: no async, no I/O, no clock, no randomness.
+//!
+//! Where bytes are ([`geometry`]), what the parity over them is ([`code`]), whether they are the right ones
+//! ([`checksum`]), which write is newer ([`version`]), and what becomes of a write that a crash interrupted
+//! ([`resolve`]).
+
+pub mod bits;
+pub mod checksum;
+pub mod code;
+pub mod geometry;
+pub mod profile;
+pub mod resolve;
+pub mod version;
+
+pub use profile::{Profile, ProfileSpec};
+pub use version::{Epoch, Version};
+
+/// Bytes in a sector, the unit of checksum.
+pub const SECTOR_BYTES: usize = 4096;
