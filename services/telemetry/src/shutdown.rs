@@ -38,17 +38,15 @@ pub fn manual() -> (ShutdownTrigger, Shutdown) {
     (ShutdownTrigger { stopping: sender }, Shutdown { stopping: receiver })
 }
 
-/// A stop that the given signals start. Fails if the process cannot install signal handlers.
+/// A stop that the given signals start; SIGINT is swallowed also where it does not start one. Fails if the process cannot install signal handlers.
 pub fn on_signals(signals: StopSignals) -> io::Result<Shutdown> {
     let (trigger, shutdown) = manual();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv(), if signals == StopSignals::TerminateAndInterrupt => break,
-            }
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv(), if signals == StopSignals::TerminateAndInterrupt => {}
         }
         tracing::info!("asked to stop");
         trigger.stop();
