@@ -231,7 +231,9 @@ mod tests {
 
     #[test]
     fn wrong_words_and_numbers_are_refused() {
-        for word in ["", "raid", "raid7", "raid5-", "raid5-4", "raid5-4+", "single-1+0", "rs", "rs-4+x", "mirror4"] {
+        for word in
+            ["", "raid", "raid7", "raid5-", "raid5-4", "raid5-4+", "single-1+0", "rs", "rs-4+x", "mirror4"]
+        {
             assert!(matches!(resolve(word, 20), Err(ProfileError::UnknownName(_))), "{word}");
         }
         for word in ["raid5-4+2", "raid6-4+1", "raid5-0+1", "raid5-17+1", "rs-4+2", "rs-4+9"] {

@@ -35,9 +35,9 @@ pub enum Decision {
 ///
 /// A shard's floor is no evidence: aborted versions raise it too.
 pub fn resolve(version: Version, participants: &[Shard], views: &[ShardView]) -> Decision {
-    let decided = views.iter().any(|view| {
-        view.committed >= version || view.pending.is_some_and(|pending| pending > version)
-    });
+    let decided = views
+        .iter()
+        .any(|view| view.committed >= version || view.pending.is_some_and(|pending| pending > version));
     let prepared_everywhere = views
         .iter()
         .filter(|view| participants.contains(&view.shard))
@@ -64,7 +64,11 @@ mod tests {
     fn prepared_by_all_participants_in_reach_goes_forward() {
         let views = [view(0, 3, Some(5)), view(1, 3, None), view(4, 3, Some(5))];
         assert_eq!(resolve(version(5), &W, &views), Decision::Commit);
-        assert_eq!(resolve(version(5), &W, &views[1..]), Decision::Commit, "a participant out of reach has no say");
+        assert_eq!(
+            resolve(version(5), &W, &views[1..]),
+            Decision::Commit,
+            "a participant out of reach has no say"
+        );
     }
 
     #[test]
