@@ -1,11 +1,11 @@
 //! Parity over the shards of a stripe: computed from data, and lost shards computed from the others.
 //!
-//! Decides what each profile's parity is and what follows from which shards. Does not decide whether bytes are the right ones
-//! (checksums do) nor which shards to read (the planner does). Shards are data from 0, then parity.
+//! Decides what each profile's parity is and what follows from which shards. Does not decide whether bytes are the
+//! right ones (checksums do) nor which shards to read (the planner does). Shards are data from 0, then parity.
 //!
-//! Every code works on the bytes at one offset at a time, in blocks of 64 bytes: coding a range of whole blocks gives the same
-//! range of the result. And every code is linear: the parity of a difference is the difference of the
-//! parities.
+//! Every code works on the bytes at one offset at a time, in blocks of 64 bytes: coding a range of whole blocks
+//! gives the same range of the result. And every code is linear: the parity of a difference is the difference of
+//! the parities.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -67,12 +67,12 @@ impl Codec {
         }
     }
 
-    /// Fills `wanted` (shard index and where its bytes go) from the shards present. `shards` has one entry for each
-    /// of the n shards. All slices have one length, a multiple of 64 bytes.
+    /// Fills `wanted` (shard index and where its bytes go) from the shards present. `shards` has one entry for
+    /// each of the n shards. All slices have one length, a multiple of 64 bytes.
     ///
     /// A wanted shard counts as missing even if it is given: it is computed from the others. Of the others as few
-    /// as possible are read: data first, then parity from the lowest index. Fails, and writes nothing, if more than m are missing.
-    /// Panics on a wrong shape, and if a shard is wanted twice.
+    /// as possible are read: data first, then parity from the lowest index. Fails, and writes nothing, if more
+    /// than m are missing. Panics on a wrong shape, and if a shard is wanted twice.
     pub fn reconstruct(
         &self,
         shards: &[Option<&[u8]>],

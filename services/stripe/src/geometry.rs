@@ -180,3 +180,6 @@ impl Geometry {
         slice * u64::from(self.rows()) + u64::from(row.0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
-//! The loops over whole shards in AVX2 registers. Same results as the plain forms in [`kernel`](super::kernel), which
-//! also checks lengths; the self-test and the tests compare the two.
+//! The loops over whole shards in AVX2 registers. Same results as the plain forms in [`kernel`](super::kernel),
+//! which also checks lengths; the self-test and the tests compare the two.
 //!
 //! All sources are read in one pass, 128 bytes of each at a time, so that a parity is written once and never read.
-//! Vectors are loaded from slices of the right length, so the only things that need `unsafe` are the instructions that
-//! take a pointer, and entering code that the compiler may fill with AVX2.
+//! Vectors are loaded from slices of the right length, so the only things that need `unsafe` are the instructions
+//! that take a pointer, and entering code that the compiler may fill with AVX2.
 
 #![expect(
     unsafe_code,

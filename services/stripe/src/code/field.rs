@@ -1,7 +1,7 @@
 //! Arithmetic in GF(2^8) with polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d) and generator 2: the field of Q.
 //!
-//! Single elements only, computed bit by bit: a stripe needs a handful of them. Multiplying whole shards is left to the
-//! kernels, which take a [`Multiplier`].
+//! Single elements only, computed bit by bit: a stripe needs a handful of them. Multiplying whole shards is left
+//! to the kernels, which take a [`Multiplier`].
 //!
 //! Source: H. Peter Anvin, "The mathematics of RAID-6", which md and btrfs follow.
 
@@ -40,10 +40,11 @@ pub(super) const fn power(exponent: usize) -> u8 {
 /// The element whose product with `a` is 1. Panics on 0, which has none.
 pub(super) const fn inverse(a: u8) -> u8 {
     assert!(a != 0, "0 has no inverse");
-    // Elements other than 0 form a group of order 255, so a^254 = a^-1.
-    let (mut result, mut step) = (1, 0);
-    while step < 254 {
-        result = multiply(result, a);
+    // Elements other than 0 form a group of order 255, so a^-1 = a^254 = a^2 a^4 ... a^128.
+    let (mut result, mut square, mut step) = (1, a, 0);
+    while step < 7 {
+        square = multiply(square, square);
+        result = multiply(result, square);
         step += 1;
     }
     result

@@ -1,5 +1,5 @@
 //! The loops over whole shards: sum, P and Q, multiply and add. Each has a plain form, here, and a vector form in
-//! [`avx2`](super::avx2); which of them runs is decided once per call, by what the processor has.
+//! `avx2`; which of them runs is decided when a codec is made, by what the processor has.
 //!
 //! Knows lengths and bytes, nothing of profiles, erasures or shard indices.
 

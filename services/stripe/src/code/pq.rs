@@ -1,11 +1,11 @@
 //! P and Q: which lost shards follow from which others, and by which constants.
 //!
-//! With D(i) the data shards and g = 2, P is the sum of D(i) and Q the sum of g^i D(i) (H. Peter Anvin, "The mathematics
-//! of RAID-6"). Let P' and Q' be the same over the data at hand, lost shards taken as zero. Then
+//! With D(i) the data shards and g = 2, P is the sum of D(i) and Q the sum of g^i D(i) (H. Peter Anvin, "The
+//! mathematics of RAID-6"). Let P' and Q' be the same over the data at hand, lost shards taken as zero. Then
 //! - one lost, with P: D(x) = P + P';
 //! - one lost, with Q: D(x) = g^-x (Q + Q');
-//! - two lost: D(x) = A (P + P') + B (Q + Q') and D(y) = P + P' + D(x), where A = g^(y-x) / (g^(y-x) + 1) and
-//!   B = g^-x / (g^(y-x) + 1).
+//! - two lost: D(x) = A (P + P') + B (Q + Q') and D(y) = P + P' + D(x), where A = g^(y-x) / (g^(y-x) + 1) and B =
+//!   g^-x / (g^(y-x) + 1).
 //!
 //! Works through a stripe a block at a time: the intermediate sums then stay on the stack and in the cache.
 
@@ -15,9 +15,9 @@ use super::{
 };
 use crate::profile::DATA_SHARDS_MAX;
 
-/// Bytes of a shard handled together. A multiple of the kernels' alignment; all blocks of a stripe fit the first-level
-/// cache together with the sums.
-const BLOCK_BYTES: usize = 1024;
+/// Bytes of a shard handled together. A multiple of the kernels' alignment; all blocks of a stripe fit the
+/// first-level cache together with the sums.
+const BLOCK_BYTES: usize = 2048;
 
 static ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 

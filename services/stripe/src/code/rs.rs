@@ -1,13 +1,13 @@
 //! Three parities and more: the code of the crate `reed-solomon-simd`, which works in GF(2^16).
 //!
-//! Parity is made by the crate's encoder. Lost shards are not brought back by its decoder, which spends 0.4 ms on each
-//! call before it looks at a byte; here the few equations that the lost shards stand in are solved, and the crate's
-//! arithmetic is applied to the bytes. The bytes are the same.
+//! Parity is made by the crate's encoder. Lost shards are not brought back by its decoder, which spends half a
+//! millisecond on each call before it looks at a byte; here the few equations that the lost shards stand in are
+//! solved, and the crate's arithmetic is applied to the bytes. The bytes are the same.
 //!
-//! A shard is a row of blocks of 64 bytes: the low bytes of 32 elements, then their high bytes. Every element of parity is
-//! a fixed combination of the elements at the same place of the data shards. So a range of whole blocks is coded without the
-//! rest of the shard, and both directions go through a shard a few KiB at a time, which keeps what they
-//! allocate small and in the cache.
+//! A shard is a row of blocks of 64 bytes: the low bytes of 32 elements, then their high bytes. Every element of
+//! parity is a fixed combination of the elements at the same place of the data shards. So a range of whole blocks
+//! is coded without the rest of the shard, and both directions go through a shard a few KiB at a time, which keeps
+//! what they allocate small and in the cache.
 
 use reed_solomon_simd::{
     ReedSolomonEncoder,
@@ -131,8 +131,8 @@ impl Recovery {
     }
 }
 
-/// The parity rows of the code, read off from one call of the encoder: element i of data shard i is 1, all others are 0, so
-/// element i of a parity is what it takes of data shard i.
+/// The parity rows of the code, read off from one call of the encoder: element i of data shard i is 1, all others
+/// are 0, so element i of a parity is what it takes of data shard i.
 fn generator(data_shards: usize, parity_shards: usize) -> [[GfElement; DATA_MAX]; PARITY_MAX] {
     let mut units = [[0; ALIGNMENT_BYTES]; DATA_MAX];
     (0..data_shards).for_each(|index| units[index][index] = 1);

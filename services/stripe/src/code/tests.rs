@@ -1,5 +1,5 @@
-//! The codes against slow ones that share nothing with them, and against vectors worked out by hand; every erasure pattern
-//! of every profile. Random shapes and lengths are in [`properties`].
+//! The codes against slow ones that share nothing with them, and against vectors worked out by hand; every erasure
+//! pattern of every profile. Random shapes and lengths are in [`properties`].
 
 mod oracle;
 mod properties;

@@ -97,7 +97,8 @@ pub(super) const VECTORS: [(usize, [u8; 16], [u8; 16]); 5] = [
     ),
 ];
 
-/// crc32c of all parity shards, one after the other, over data shards of 256 bytes of [`noise`], seeded by their index.
+/// crc32c of all parity shards, one after the other, over data shards of 256 bytes of [`noise`], seeded by their
+/// index.
 pub(super) const PARITY_CHECKSUMS: [(&str, u32); 7] = [
     ("rs-1+3", 0x4235_2e66),
     ("rs-3+3", 0x9f29_1777),
