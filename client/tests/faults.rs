@@ -3,6 +3,8 @@
 //!
 //! The server here decides what goes wrong; the tests decide what the caller must see of it.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
 use std::{
     collections::VecDeque,
     pin::Pin,
@@ -352,7 +354,7 @@ async fn a_source_that_fails_ends_the_put_without_a_trailer() {
         }
     }
     let (server, client) = start([]).await;
-    let error = client.put_with("a", (&BYTES[..]).chain(Failing), PutOptions::default()).await.unwrap_err();
+    let error = client.put_with("a", BYTES.chain(Failing), PutOptions::default()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.message().contains("the tape tore"), "{error}");
     assert!(server.script.lock().unwrap().stored.is_empty());
