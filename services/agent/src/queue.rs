@@ -1,0 +1,234 @@
+//! The disk's thread: one per disk, owner of the store. Drains a bounded queue in groups, and answers.
+//!
+//! Of each group it carries out the reads first, which wait for no sync; then the writes, in the order in which they
+//! came; then one sync for all of them; then it answers the writes. A fence, or a look at the disk, is a group of its
+//! own, so that what came before it is done and what comes after it sees it (A1).
+//!
+//! Does not decide what an operation does (`store`), nor what becomes of answers (`session`).
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use stripeset_proto::{Error, ErrorKind};
+use stripeset_stripe::Epoch;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+use uuid::Uuid;
+
+use crate::{
+    operation::{Operation, Outcome},
+    refusal::Refusal,
+    session::Reply,
+    store::Store,
+};
+
+/// Most requests that wait for the disk, of all sessions together.
+pub(crate) const QUEUE_REQUESTS_MAX: usize = 4096;
+
+/// Most requests in one group: more would make the first one wait long for the sync they share.
+const GROUP_REQUESTS_MAX: usize = 256;
+
+/// Most bytes brought or asked for by one group: what a slow disk takes in a few hundredths of a second.
+const GROUP_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// How long a unary call that finds the queue full should wait before it tries again.
+const RETRY_AFTER: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// One request of a session.
+pub(crate) struct Task {
+    pub(crate) disk_id: Uuid,
+    pub(crate) epoch: Epoch,
+    pub(crate) deadline: Option<Instant>,
+    /// Bytes that it brings or asks for.
+    pub(crate) bytes: u64,
+    pub(crate) operation: Operation,
+    pub(crate) reply: Reply,
+}
+
+/// Something that is done with the store while nothing else is.
+type Look = Box<dyn FnOnce(&mut Store) + Send>;
+
+enum Work {
+    Task(Box<Task>),
+    Look(Look),
+    Stop,
+}
+
+/// The end of the queue where work is put in.
+#[derive(Clone)]
+pub(crate) struct Queue {
+    sender: mpsc::Sender<Work>,
+    /// Requests refused before they were put in.
+    refusals: Arc<AtomicU64>,
+}
+
+/// A running disk thread.
+pub(crate) struct DiskThread {
+    pub(crate) queue: Queue,
+    /// Completes when the thread has synced and closed the disk; fails if it ended any other way.
+    pub(crate) ended: oneshot::Receiver<()>,
+    /// Turns true when the disk failed.
+    pub(crate) failed: watch::Receiver<bool>,
+}
+
+/// Why a request was not taken in.
+pub(crate) enum NotQueued {
+    Full,
+    Stopping,
+}
+
+/// Starts the thread of a disk.
+pub(crate) fn start(store: Store) -> io::Result<DiskThread> {
+    let (sender, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
+    let (ended_sender, ended) = oneshot::channel();
+    let (failed_sender, failed) = watch::channel(false);
+    thread::Builder::new().name("disk".to_owned()).spawn(move || {
+        run(store, receiver, &failed_sender);
+        // Nobody may wait any more: the process is on its way out.
+        let _ = ended_sender.send(());
+    })?;
+    Ok(DiskThread { queue: Queue { sender, refusals: Arc::default() }, ended, failed })
+}
+
+impl Queue {
+    /// Puts a request in; the request comes back, to be refused, if that cannot be.
+    pub(crate) fn push(&self, task: Box<Task>) -> Result<(), (Box<Task>, NotQueued)> {
+        match self.sender.try_send(Work::Task(task)) {
+            Ok(()) => Ok(()),
+            Err(mpsc::error::TrySendError::Full(Work::Task(task))) => Err((task, NotQueued::Full)),
+            Err(mpsc::error::TrySendError::Closed(Work::Task(task))) => Err((task, NotQueued::Stopping)),
+            // What comes back is what was sent.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Runs `look` with the store, alone, and returns what it found. It runs even if the caller goes away (A6).
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Store) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let (sender, receiver) = oneshot::channel();
+        let look: Look = Box::new(move |store| {
+            // A caller that went away wants no answer.
+            let _ = sender.send(look(store));
+        });
+        match self.sender.try_send(Work::Look(look)) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                let message =
+                    format!("{QUEUE_REQUESTS_MAX} requests wait for the disk: the limit; try again");
+                return Err(Error::busy(message, RETRY_AFTER));
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(stopping()),
+        }
+        match receiver.await {
+            Ok(found) => Ok(found),
+            Err(oneshot::error::RecvError { .. }) => Err(stopping()),
+        }
+    }
+
+    /// Counts a request that was refused before it was put in.
+    pub(crate) fn count_refusal(&self) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Requests refused before they were put in.
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
+    }
+
+    /// Asks the thread to carry out what is queued, sync, and end. Nothing is taken in afterwards.
+    pub(crate) async fn stop(&self) {
+        // A thread that has ended already needs no telling.
+        let _ = self.sender.send(Work::Stop).await;
+    }
+}
+
+fn stopping() -> Error {
+    Error::new(ErrorKind::Unavailable, "the agent is stopping; try again when it is back")
+}
+
+fn run(mut store: Store, mut receiver: mpsc::Receiver<Work>, failed: &watch::Sender<bool>) {
+    let mut group = Vec::new();
+    while let Some(work) = receiver.blocking_recv() {
+        let alone = gather(work, &mut receiver, &mut group);
+        carry_out(&mut store, &mut group);
+        match alone {
+            Some(Work::Look(look)) => look(&mut store),
+            // Closed, the channel still gives what it holds, and then ends.
+            Some(Work::Stop) => receiver.close(),
+            Some(Work::Task(_)) | None => {}
+        }
+        if store.failure().is_some() {
+            failed.send_replace(true);
+        }
+    }
+    if let Err(refusal) = store.sync_all() {
+        tracing::error!(%refusal, "the last sync failed; what was answered is durable, commits may have to be repeated");
+    }
+}
+
+/// Fills `group` with requests that wait, up to the limits of a group, beginning with `work`. Ends early at work that
+/// has to be done alone, and returns that.
+fn gather(work: Work, receiver: &mut mpsc::Receiver<Work>, group: &mut Vec<Task>) -> Option<Work> {
+    let mut bytes = 0;
+    let mut next = Some(work);
+    while let Some(work) = next {
+        match work {
+            Work::Task(task) => {
+                bytes += task.bytes;
+                group.push(*task);
+            }
+            alone => return Some(alone),
+        }
+        let more = group.len() < GROUP_REQUESTS_MAX && bytes < GROUP_BYTES_MAX;
+        next = if more { receiver.try_recv().ok() } else { None };
+    }
+    None
+}
+
+fn carry_out(store: &mut Store, group: &mut Vec<Task>) {
+    let mut writes = Vec::with_capacity(group.len());
+    for task in group.drain(..) {
+        if matches!(task.operation, Operation::Read(_)) {
+            let (reply, outcome) = carry_out_one(store, task);
+            reply.send(outcome);
+        } else {
+            writes.push(task);
+        }
+    }
+    let mut done = Vec::with_capacity(writes.len());
+    for task in writes {
+        match carry_out_one(store, task) {
+            (reply, Ok(outcome)) => done.push((reply, outcome)),
+            (reply, Err(refusal)) => reply.send(Err(refusal)),
+        }
+    }
+    // Even if all were refused: a base may have been committed on the way.
+    let synced = store.sync();
+    for (reply, outcome) in done {
+        reply.send(synced.clone().map(|()| outcome));
+    }
+}
+
+fn carry_out_one(store: &mut Store, task: Task) -> (Reply, Result<Outcome, Refusal>) {
+    let Task { disk_id, epoch, deadline, operation, reply, .. } = task;
+    let expired = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    let refused = if expired { Err(Refusal::Expired) } else { store.check(disk_id, epoch) };
+    let outcome = match refused {
+        Ok(()) => store.carry_out(operation),
+        Err(refusal) => {
+            store.count_refusal();
+            Err(refusal)
+        }
+    };
+    (reply, outcome)
+}

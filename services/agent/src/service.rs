@@ -1,0 +1,387 @@
+//! The unary calls: inspection and control of one disk (`AgentService`), and the door to data streams
+//! (`AgentDataService`).
+//!
+//! Checks and converts; the work is done by the disk's thread, in pieces short enough that data streams do not wait long
+//! for a large verification.
+
+use std::{ops::Range, path::PathBuf, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+use stripeset_proto::{
+    Error, ErrorKind, convert,
+    limits::UNITS_MAX,
+    v1::{self, agent_data_service_server::AgentDataService, agent_service_server::AgentService},
+};
+use stripeset_stripe::Version;
+use stripeset_telemetry::shutdown::Shutdown;
+use tokio::sync::Semaphore;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    label::Label,
+    queue::Queue,
+    refusal::Refusal,
+    session,
+    store::{
+        JoinError, Store,
+        inspect::{UnitView, ViewState},
+    },
+    superblock::FORMAT,
+    wire::bits_bytes,
+};
+
+/// Most data streams at a time: one for the coordinator, one for its successor, and what broken connections have not yet
+/// given up.
+pub(crate) const SESSIONS_MAX: usize = 16;
+
+/// Most units in one Verify, as the interface says.
+const VERIFY_UNITS_MAX: u32 = 4096;
+
+/// Most bad sectors in the answer to one Verify: they have to fit a message.
+const BAD_SECTORS_MAX: usize = 64 * 1024;
+
+/// Bytes verified, or records read, by one piece of work.
+const PIECE_BYTES: usize = 1024 * 1024;
+
+/// Most bytes of records in one answer: half a message, as an estimate.
+const LIST_BYTES_MAX: usize = stripeset_proto::limits::MESSAGE_BYTES_MAX / 2;
+
+/// Serves one disk. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Service {
+    queue: Queue,
+    sessions: Arc<Semaphore>,
+    shutdown: Shutdown,
+    path: Arc<PathBuf>,
+    /// Random number of this start.
+    incarnation: u64,
+}
+
+impl Service {
+    pub(crate) fn new(queue: Queue, shutdown: Shutdown, path: PathBuf, incarnation: u64) -> Service {
+        let sessions = Arc::new(Semaphore::new(SESSIONS_MAX));
+        Service { queue, sessions, shutdown, path: Arc::new(path), incarnation }
+    }
+
+    /// Reads one page of records, in pieces.
+    async fn list(&self, request: v1::ListUnitsRequest) -> Result<v1::ListUnitsResponse, Error> {
+        let limit = match request.limit as usize {
+            0 => UNITS_MAX,
+            limit => limit.min(UNITS_MAX),
+        };
+        if request.units.len() > UNITS_MAX {
+            let message =
+                format!("{} units: at most {UNITS_MAX} are listed by one call", request.units.len());
+            return Err(Error::invalid(message));
+        }
+        let mut source = if request.units.is_empty() {
+            Units::HoldingFrom(request.first_unit)
+        } else {
+            Units::Given(request.units.into_iter().collect())
+        };
+        let mut units = Vec::new();
+        let (mut bytes, mut next_unit) = (0, None);
+        // Every piece takes at least one unit, or ends it.
+        while units.len() < limit && bytes < LIST_BYTES_MAX {
+            let (rest, views) = self.queue.look(move |store| take_views(store, source)).await?;
+            source = rest;
+            let views = views.map_err(of_refusal)?;
+            if views.is_empty() {
+                return Ok(v1::ListUnitsResponse { units, next_unit: None });
+            }
+            for view in views {
+                if units.len() == limit || bytes >= LIST_BYTES_MAX {
+                    next_unit = next_unit.or(Some(view.unit));
+                    continue;
+                }
+                bytes += record_bytes_of(&view);
+                units.push(v1::UnitRecord::from(view));
+            }
+        }
+        match (next_unit, &source) {
+            (None, Units::HoldingFrom(first)) => next_unit = Some(*first),
+            (None, Units::Given(rest)) if rest.is_empty() => {}
+            (_, Units::HoldingFrom(_)) => {}
+            (_, Units::Given(_)) => {
+                let message =
+                    format!("the records take more than one answer; ask for {} units or fewer", units.len());
+                return Err(Error::invalid(message));
+            }
+        }
+        Ok(v1::ListUnitsResponse { units, next_unit })
+    }
+
+    async fn verify_units(&self, range: Range<u64>) -> Result<v1::VerifyResponse, Error> {
+        let mut response = v1::VerifyResponse::default();
+        let mut next = range.start;
+        while next < range.end {
+            let end = range.end;
+            let (reached, pieces) = self.queue.look(move |store| verify_piece(store, next..end)).await?;
+            next = reached;
+            for (unit, verified) in pieces.map_err(of_refusal)? {
+                response.sectors_verified += verified.sectors as u64;
+                let bad = verified.bad.into_iter().map(|(sector, disk_offset)| v1::BadSector {
+                    unit,
+                    // A unit has at most 256 sectors.
+                    sector: sector as u32,
+                    disk_offset,
+                });
+                response.bad.extend(bad);
+                if verified.damaged {
+                    response.damaged_units.push(unit);
+                }
+            }
+            if response.bad.len() > BAD_SECTORS_MAX {
+                let message = format!(
+                    "more than {BAD_SECTORS_MAX} bad sectors in units {} to {next}; verify fewer units by one call",
+                    range.start
+                );
+                return Err(Error::invalid(message));
+            }
+        }
+        Ok(response)
+    }
+}
+
+#[tonic::async_trait]
+impl AgentService for Service {
+    async fn describe(
+        &self,
+        _request: Request<v1::DescribeRequest>,
+    ) -> Result<Response<v1::DescribeResponse>, Status> {
+        let (incarnation, path) = (self.incarnation, self.path.display().to_string());
+        let describe = move |store: &mut Store| {
+            let (superblock, layout) = (store.superblock(), store.layout());
+            v1::DescribeResponse {
+                disk_id: convert::uuid_bytes(superblock.disk_id),
+                incarnation,
+                disk_bytes: superblock.disk_bytes,
+                label: superblock.label.clone().map(v1::Label::from),
+                epoch: Some(superblock.epoch.into()),
+                slices: layout.map_or(0, |layout| layout.slices()),
+                used_bytes: store.used_bytes(),
+                format: FORMAT,
+                path,
+                first_unit_offset: layout.map_or(0, |layout| layout.sector_offset(0, 0)),
+                unit_stride_bytes: layout.map_or(0, |layout| layout.stride()),
+            }
+        };
+        Ok(Response::new(self.queue.look(describe).await?))
+    }
+
+    async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
+        let request = request.into_inner();
+        let disk_id = convert::uuid("disk_id", &request.disk_id).map_err(Error::from)?;
+        let wire = request.label.ok_or_else(|| Error::from(convert::ConvertError::Missing("label")))?;
+        let label = Label::try_from(wire).map_err(|error| Error::invalid(error.to_string()))?;
+        let joined = self.queue.look(move |store| store.join(disk_id, label)).await?;
+        let slices = joined.map_err(of_join)?;
+        Ok(Response::new(v1::JoinResponse { slices }))
+    }
+
+    async fn fence(&self, request: Request<v1::FenceRequest>) -> Result<Response<v1::FenceResponse>, Status> {
+        let request = request.into_inner();
+        let disk_id = convert::uuid("disk_id", &request.disk_id).map_err(Error::from)?;
+        let epoch = convert::epoch(request.epoch);
+        let fence = move |store: &mut Store| {
+            let own = store.superblock().disk_id;
+            if disk_id != own {
+                return Err(Refusal::WrongDisk { given: disk_id, own });
+            }
+            let pending = store.fence(epoch)?;
+            Ok((store.superblock().label.clone(), pending))
+        };
+        let (label, pending) = self.queue.look(fence).await?.map_err(of_refusal)?;
+        Ok(Response::new(v1::FenceResponse {
+            incarnation: self.incarnation,
+            label: label.map(v1::Label::from),
+            pending: pending.into_iter().map(v1::PendingWrite::from).collect(),
+        }))
+    }
+
+    async fn read(&self, request: Request<v1::ReadRequest>) -> Result<Response<v1::ReadResponse>, Status> {
+        let v1::ReadRequest { unit, first_sector, sectors } = request.into_inner();
+        let first = first_sector as usize;
+        let range = first..first.saturating_add(sectors as usize);
+        let read = move |store: &mut Store| {
+            let view = store.view(unit)?;
+            if view.state == ViewState::Damaged {
+                return Ok((view, Bytes::new(), Vec::new()));
+            }
+            let (data, bad) = store.read_committed(unit, range)?;
+            Ok((view, data, bad))
+        };
+        let (view, data, bad) = self.queue.look(read).await?.map_err(of_refusal)?;
+        // A unit has at most 256 sectors.
+        let bad_sectors = bad.into_iter().map(|sector| sector as u32).collect();
+        Ok(Response::new(v1::ReadResponse { record: Some(view.into()), data, bad_sectors }))
+    }
+
+    async fn verify(
+        &self,
+        request: Request<v1::VerifyRequest>,
+    ) -> Result<Response<v1::VerifyResponse>, Status> {
+        let v1::VerifyRequest { first_unit, units } = request.into_inner();
+        if !(1..=VERIFY_UNITS_MAX).contains(&units) {
+            let message = format!("{units} units: one call verifies 1 to {VERIFY_UNITS_MAX}");
+            return Err(Error::invalid(message).into());
+        }
+        let Some(end) = first_unit.checked_add(u64::from(units)) else {
+            return Err(Error::invalid(format!("unit {first_unit} is on no disk")).into());
+        };
+        Ok(Response::new(self.verify_units(first_unit..end).await?))
+    }
+
+    async fn list_units(
+        &self,
+        request: Request<v1::ListUnitsRequest>,
+    ) -> Result<Response<v1::ListUnitsResponse>, Status> {
+        Ok(Response::new(self.list(request.into_inner()).await?))
+    }
+
+    async fn get_stats(
+        &self,
+        _request: Request<v1::GetStatsRequest>,
+    ) -> Result<Response<v1::GetStatsResponse>, Status> {
+        let refused_before = self.queue.refusals();
+        let stats = move |store: &mut Store| {
+            let (counters, traffic, slots) = (store.counters(), store.traffic(), store.slots());
+            v1::GetStatsResponse {
+                prepares: counters.prepares,
+                reads: counters.reads,
+                bytes_written: traffic.bytes_written,
+                bytes_read: traffic.bytes_read,
+                syncs: traffic.syncs,
+                checksum_errors: counters.checksum_errors,
+                disk_errors: counters.disk_errors,
+                refusals: counters.refusals + refused_before,
+                pending: store.pending_writes() as u64,
+                journal_slots_used: u64::from(slots.0),
+                journal_slots: u64::from(slots.1),
+            }
+        };
+        Ok(Response::new(self.queue.look(stats).await?))
+    }
+}
+
+#[tonic::async_trait]
+impl AgentDataService for Service {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<v1::SessionResponse, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let Ok(guard) = Arc::clone(&self.sessions).try_acquire_owned() else {
+            let message = format!("{SESSIONS_MAX} data streams are open: the limit; close one, or try again");
+            return Err(Error::busy(message, std::time::Duration::from_secs(1)).into());
+        };
+        let answers = session::serve(request.into_inner(), self.queue.clone(), self.shutdown.clone(), guard);
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// Which units are to be listed, as far as they have not been.
+enum Units {
+    Given(std::collections::VecDeque<u64>),
+    HoldingFrom(u64),
+}
+
+/// Views of the next units: as many as one piece of work reads.
+fn take_views(store: &mut Store, mut units: Units) -> (Units, Result<Vec<UnitView>, Refusal>) {
+    let Some(layout) = store.layout() else { return (units, Err(Refusal::Blank)) };
+    let mut views = Vec::new();
+    for _ in 0..(PIECE_BYTES / layout.record_bytes()).max(1) {
+        let next = match &mut units {
+            Units::Given(rest) => rest.pop_front(),
+            Units::HoldingFrom(first) => {
+                let next = store.used_from(*first);
+                *first = next.map_or(layout.units(), |unit| unit + 1);
+                next
+            }
+        };
+        match next.map(|unit| store.view(unit)) {
+            None => break,
+            Some(Ok(view)) => views.push(view),
+            Some(Err(refusal)) => return (units, Err(refusal)),
+        }
+    }
+    (units, Ok(views))
+}
+
+type Pieces = Vec<(u64, crate::store::inspect::Verified)>;
+
+/// Verifies the first units of a range: as many as one piece of work reads. Returns where to go on.
+fn verify_piece(store: &mut Store, range: Range<u64>) -> (u64, Result<Pieces, Refusal>) {
+    let Some(layout) = store.layout() else { return (range.end, Err(Refusal::Blank)) };
+    let units = (PIECE_BYTES / layout.unit_bytes()).max(1) as u64;
+    let end = range.end.min(range.start + units);
+    let pieces = (range.start..end).map(|unit| Ok((unit, store.verify(unit)?))).collect();
+    (end, pieces)
+}
+
+/// About what a record takes in a message: an estimate from above.
+fn record_bytes_of(view: &UnitView) -> usize {
+    // A version takes up to 32 bytes, the fields beside lists up to 256.
+    let summary = view.summary.as_ref().map_or(0, |summary| {
+        summary.vector.len() * 32 + summary.checksums.len() * 4 + summary.written.as_bytes().len()
+    });
+    256 + view.checksums.len() * 4 + view.written.as_bytes().len() + summary
+}
+
+impl From<UnitView> for v1::UnitRecord {
+    fn from(view: UnitView) -> Self {
+        let version = |version: Version| (!version.is_none()).then(|| v1::Version::from(version));
+        let state = match view.state {
+            ViewState::Empty => v1::UnitState::Empty,
+            ViewState::Committed => v1::UnitState::Committed,
+            ViewState::Pending => v1::UnitState::Pending,
+            ViewState::Damaged => v1::UnitState::Damaged,
+        };
+        v1::UnitRecord {
+            unit: view.unit,
+            state: state.into(),
+            identity: (view.identity != crate::record::NOBODY).then(|| view.identity.into()),
+            committed_version: version(view.committed),
+            pending_version: version(view.pending),
+            floor: version(view.floor),
+            disk_offset: view.disk_offset,
+            written: bits_bytes(&view.written),
+            checksums: view.checksums,
+            summary: view.summary.map(v1::StripeSummary::from),
+        }
+    }
+}
+
+/// What a refusal is to the caller of a unary call.
+fn of_refusal(refusal: Refusal) -> Error {
+    let message = refusal.to_string();
+    let kind = match refusal {
+        Refusal::Invalid(_) => ErrorKind::InvalidArgument,
+        Refusal::Blank => ErrorKind::Precondition,
+        Refusal::WrongDisk { .. } | Refusal::Fenced { .. } | Refusal::NotFenced { .. } => ErrorKind::Stale,
+        Refusal::VersionMismatch { .. } | Refusal::OtherIdentity { .. } | Refusal::Empty { .. } => {
+            ErrorKind::Stale
+        }
+        Refusal::BelowFloor { .. } => ErrorKind::Stale,
+        Refusal::Busy { .. } | Refusal::Limit { .. } => ErrorKind::Busy,
+        Refusal::Full => ErrorKind::Full,
+        Refusal::Damaged { .. } => ErrorKind::DataLoss,
+        Refusal::Expired => ErrorKind::DeadlineExceeded,
+        Refusal::DiskFailed(_) => ErrorKind::Unavailable,
+    };
+    Error::new(kind, message)
+}
+
+fn of_join(error: JoinError) -> Error {
+    let message = error.to_string();
+    let kind = match error {
+        JoinError::WrongDisk { .. } => ErrorKind::Stale,
+        JoinError::NotBlank { .. } => ErrorKind::Precondition,
+        JoinError::Label(_) | JoinError::Layout(_) => ErrorKind::InvalidArgument,
+        JoinError::Full => ErrorKind::Full,
+        JoinError::DiskFailed(_) => ErrorKind::Unavailable,
+    };
+    Error::new(kind, message)
+}
