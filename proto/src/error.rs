@@ -141,7 +141,11 @@ impl From<Error> for Status {
     #[expect(clippy::disallowed_methods, reason = "the one place that builds a status")]
     fn from(error: Error) -> Status {
         let mut details = ErrorDetails::new();
-        details.set_error_info(error.kind.reason(), DOMAIN, std::collections::HashMap::<String, String>::new());
+        details.set_error_info(
+            error.kind.reason(),
+            DOMAIN,
+            std::collections::HashMap::<String, String>::new(),
+        );
         if let Some(delay) = error.retry_after {
             details.set_retry_info(Some(delay));
         }
@@ -153,7 +157,8 @@ impl From<Error> for Status {
 impl From<Status> for Error {
     fn from(status: Status) -> Error {
         let details = status.get_error_details();
-        let reason = details.error_info().filter(|info| info.domain == DOMAIN).map(|info| info.reason.as_str());
+        let reason =
+            details.error_info().filter(|info| info.domain == DOMAIN).map(|info| info.reason.as_str());
         let kind = match KINDS.into_iter().find(|kind| Some(kind.reason()) == reason) {
             Some(kind) => kind,
             None => kind_of_foreign(status.code()),

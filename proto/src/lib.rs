@@ -9,6 +9,7 @@ pub use error::{Error, ErrorKind};
 
 /// Generated from `stripeset/v1/*.proto`; the comments there are the documentation.
 #[expect(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
+#[expect(unused_qualifications, reason = "generated code")]
 pub mod v1 {
     tonic::include_proto!("stripeset.v1");
 }

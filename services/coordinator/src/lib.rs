@@ -1,1 +1,215 @@
-//! placeholder
+//! The coordinator: runs one array of agents. Allocates, writes and reads stripes, keeps the map from objects to
+//! extents, and serves both over gRPC.
+//!
+//! Begin with [`array`] for what a running array is made of, [`engine`] for how a stripe is written and read,
+//! [`members`] for who is trusted, [`objects`] for what users see.
+
+pub mod array;
+pub mod config;
+pub mod engine;
+mod explain;
+pub mod extents;
+pub mod grpc;
+pub mod members;
+pub mod meta;
+pub mod objects;
+mod status;
+pub mod versions;
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use stripeset_proto::{
+    limits,
+    v1::{array_service_server::ArrayServiceServer, object_service_server::ObjectServiceServer},
+};
+use stripeset_stripe::code::{KernelFault, self_test};
+use stripeset_telemetry::shutdown::{STOP_LIMIT, Shutdown};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use uuid::Uuid;
+
+pub use config::CoordinatorConfig;
+
+use crate::{
+    grpc::{Shared, array::ArrayHandler, object::ObjectHandler},
+    meta::{Meta, MetaError},
+    versions::VersionSequence,
+};
+
+/// Why a coordinator could not start, or stopped.
+#[derive(Debug, Error)]
+pub enum CoordinatorError {
+    /// The state folder cannot be used.
+    #[error("state folder {path}: {source}")]
+    State {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Another process uses the state folder.
+    #[error("state folder {path} is in use by another coordinator: stop it first, or give another folder")]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The metadata cannot be opened.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// What the metadata says of the array does not make sense.
+    #[error("the array cannot be opened: {0}")]
+    Array(#[from] stripeset_proto::Error),
+    /// The parity kernels compute nonsense on this processor.
+    #[error(transparent)]
+    Kernel(#[from] KernelFault),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The server failed.
+    #[error("gRPC server: {0}")]
+    Serve(#[from] tonic::transport::Error),
+    /// Another coordinator has taken over.
+    #[error("stopped: {0}")]
+    Deposed(String),
+}
+
+/// A coordinator with its state open and its socket bound, not yet serving.
+pub struct Coordinator {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    address: SocketAddr,
+    // Held for as long as the coordinator lives.
+    _lock: File,
+}
+
+impl Coordinator {
+    /// Opens the state folder, claims a new epoch and binds the socket. The members are being taken over when it
+    /// returns.
+    pub async fn bind(config: CoordinatorConfig) -> Result<Self, CoordinatorError> {
+        self_test()?;
+        let lock = lock_state(&config.state)?;
+        let meta = Meta::open(&config.state)?;
+        let listen = |source| CoordinatorError::Listen { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let incarnation = Uuid::new_v4().as_u64_pair().0;
+        let epoch = meta.claim_epoch(incarnation, 0).await?;
+        tracing::info!(%address, %epoch, state = %config.state.display(), "coordinator started");
+        let versions = Arc::new(VersionSequence::new(epoch));
+        let shared = Arc::new(Shared::open(config, meta, versions)?);
+        Ok(Coordinator { shared, listener, address, _lock: lock })
+    }
+
+    /// Address that it serves on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until it is asked to stop, or is deposed. What has begun is finished, within [`STOP_LIMIT`].
+    pub async fn serve(self, shutdown: Shutdown) -> Result<(), CoordinatorError> {
+        let router = router(self.shared.clone()).await;
+        let stopping = {
+            let shutdown = shutdown.clone();
+            async move { shutdown.wait().await }
+        };
+        let served = router.serve_with_incoming_shutdown(incoming(self.listener), stopping);
+        let limit = async {
+            shutdown.wait().await;
+            tokio::time::sleep(STOP_LIMIT).await;
+        };
+        let outcome = tokio::select! {
+            served = served => served.map_err(CoordinatorError::from),
+            () = limit => {
+                tracing::warn!("calls were still open when the time to stop was over");
+                Ok(())
+            }
+            reason = deposed(self.shared.clone()) => Err(CoordinatorError::Deposed(reason)),
+        };
+        if let Some(array) = self.shared.array() {
+            // Agents may be gone too: then what is not committed is resolved at the next start.
+            let _ = tokio::time::timeout(STOP_LIMIT / 5, array.settle()).await;
+        }
+        tracing::info!("coordinator stopped");
+        outcome
+    }
+}
+
+fn lock_state(folder: &Path) -> Result<File, CoordinatorError> {
+    let state = |source| CoordinatorError::State { path: folder.to_owned(), source };
+    std::fs::create_dir_all(folder).map_err(state)?;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(folder.join("lock"))
+        .map_err(state)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(CoordinatorError::InUse { path: folder.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(state(source)),
+    }
+}
+
+fn incoming(listener: TcpListener) -> impl tokio_stream::Stream<Item = io::Result<tokio::net::TcpStream>> {
+    use tokio_stream::StreamExt;
+    TcpListenerStream::new(listener).map(|stream| {
+        let stream = stream?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    })
+}
+
+/// Returns, with the reason, when this coordinator is deposed.
+async fn deposed(shared: Arc<Shared>) -> String {
+    loop {
+        if let Some(array) = shared.array() {
+            let mut deposed = array.engine.deposed();
+            if let Ok(reason) = deposed.wait_for(Option::is_some).await {
+                return reason.clone().unwrap_or_default();
+            }
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}
+
+async fn router(shared: Arc<Shared>) -> tonic::transport::server::Router {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    let objects = ObjectServiceServer::new(ObjectHandler { shared: shared.clone() })
+        .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(limits::MESSAGE_BYTES_MAX);
+    let arrays = ArrayServiceServer::new(ArrayHandler { shared })
+        .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(limits::MESSAGE_BYTES_MAX);
+    health.set_serving::<ObjectServiceServer<ObjectHandler>>().await;
+    health.set_serving::<ArrayServiceServer<ArrayHandler>>().await;
+    let mut reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    let mut reflection_alpha = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    for descriptors in stripeset_proto::descriptor_sets() {
+        reflection = reflection.register_encoded_file_descriptor_set(descriptors);
+        reflection_alpha = reflection_alpha.register_encoded_file_descriptor_set(descriptors);
+    }
+    Server::builder()
+        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
+        .max_frame_size(limits::FRAME_BYTES_MAX)
+        .add_service(objects)
+        .add_service(arrays)
+        .add_service(health_service)
+        .add_optional_service(reflection.build_v1().ok())
+        .add_optional_service(reflection_alpha.build_v1alpha().ok())
+}

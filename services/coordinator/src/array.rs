@@ -1,0 +1,310 @@
+//! A running array: its parts put together, its members taken over at the start and taken back when they return.
+//!
+//! 1. Nothing is served before every write that was pending is resolved on the members that answer.
+//! 2. A member that comes later serves once what is pending on it is resolved.
+
+pub mod create;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use stripeset_proto::{Error, ErrorKind, v1};
+use stripeset_stripe::{Profile, geometry::Geometry};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::JoinSet,
+};
+
+use crate::{
+    engine::Engine,
+    extents::{Extents, packer::Packer, pins::Pins},
+    members::{
+        MemberIndex, Members, Service,
+        connect::{Arrival, Claim, keep_connected},
+    },
+    meta::{ArrayRecord, Committed, Meta},
+    versions::VersionSequence,
+};
+
+/// Bytes of objects being put that are held in memory, all puts together.
+const WRITE_BYTES_MAX: usize = 48 * 1024 * 1024;
+
+/// Bytes of memory for objects being read, all gets together.
+pub(crate) const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Arrivals waiting to be handled.
+const ARRIVALS_MAX: usize = 64;
+
+/// How often error counts are stored.
+const STORE_ERRORS_EVERY: Duration = Duration::from_secs(5);
+
+/// How often freed extents are looked at that readers may have let go of.
+const RELEASE_EVERY: Duration = Duration::from_millis(100);
+
+/// How far a start has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not serving yet; what for.
+    Starting(String),
+    /// Serving.
+    Serving,
+}
+
+/// A running array.
+pub struct Array {
+    /// How it was made.
+    pub record: ArrayRecord,
+    /// The engine.
+    pub engine: Arc<Engine>,
+    /// The metadata.
+    pub meta: Meta,
+    /// Readers of older maps.
+    pub pins: Pins,
+    /// Small pieces go here.
+    pub packer: Packer,
+    /// Bytes of memory for puts that are free.
+    pub write_bytes: Arc<Semaphore>,
+    /// Bytes of memory for gets that are free.
+    pub read_bytes: Arc<Semaphore>,
+    /// Versions of this coordinator.
+    pub versions: Arc<VersionSequence>,
+    objects: AtomicI64,
+    phase: watch::Sender<Phase>,
+    // Ends the background work when the array is dropped.
+    _tasks: JoinSet<()>,
+}
+
+impl Array {
+    /// Loads an array from the metadata and starts to take its members over. Returns before they answer.
+    pub fn start(
+        record: ArrayRecord,
+        meta: Meta,
+        versions: Arc<VersionSequence>,
+        start_patience: Duration,
+    ) -> Result<Arc<Array>, Error> {
+        let internal = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Internal, error.to_string());
+        let snapshot = meta.snapshot().map_err(|error| internal(&error))?;
+        let profile: Profile = record.data_profile.parse().map_err(|error| internal(&error))?;
+        let geometry = Geometry::new(profile, record.unit_bytes, record.slice_bytes)
+            .map_err(|error| internal(&error))?;
+        let records = snapshot.members().map_err(|error| internal(&error))?;
+        let members = Arc::new(Members::new(records, versions.epoch()));
+        let extents = Arc::new(Extents::new(geometry, meta.clone(), members.clone(), versions.clone()));
+        load(&extents, &snapshot)?;
+        let commit = snapshot.commit().map_err(|error| internal(&error))?;
+        let objects = snapshot.object_count().map_err(|error| internal(&error))?;
+        let engine = Engine::new(members, extents, meta.clone(), versions.clone());
+        let (arrivals, arrived) = mpsc::channel(ARRIVALS_MAX);
+        let mut tasks = JoinSet::new();
+        let claim = Claim { array_id: record.array_id, epoch: versions.epoch() };
+        for member in engine.members.iter() {
+            tasks.spawn(keep_connected(member.clone(), claim, arrivals.clone()));
+        }
+        let pins = Pins::new(commit);
+        tasks.spawn(release_freed(engine.extents.clone(), pins.clone()));
+        tasks.spawn(store_errors(engine.members.clone(), meta.clone()));
+        let phase = watch::Sender::new(Phase::Starting("members have not answered yet".to_owned()));
+        tasks.spawn(Takeover { engine: engine.clone(), phase: phase.clone(), start_patience }.run(arrived));
+        Ok(Arc::new(Array {
+            record,
+            packer: Packer::start(engine.clone()),
+            engine,
+            meta,
+            pins,
+            write_bytes: Arc::new(Semaphore::new(WRITE_BYTES_MAX)),
+            read_bytes: Arc::new(Semaphore::new(READ_BYTES_MAX)),
+            versions,
+            objects: AtomicI64::new(objects as i64),
+            phase,
+            _tasks: tasks,
+        }))
+    }
+
+    /// How far the start has come.
+    pub fn phase(&self) -> Phase {
+        self.phase.borrow().clone()
+    }
+
+    /// An error unless the array serves, and this coordinator still runs it.
+    pub fn check_serving(&self) -> Result<(), Error> {
+        if let Some(reason) = &*self.engine.deposed().borrow() {
+            return Err(Error::new(ErrorKind::Stale, format!("this coordinator is deposed: {reason}")));
+        }
+        match self.phase() {
+            Phase::Serving => Ok(()),
+            Phase::Starting(what) => {
+                let mut error = Error::new(ErrorKind::Unavailable, format!("the array is starting: {what}"));
+                error.retry_after = Some(Duration::from_millis(200));
+                Err(error)
+            }
+        }
+    }
+
+    /// Number of objects.
+    pub fn object_count(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Takes note of a durable commit: what it freed can be used again once no reader is left.
+    pub fn committed(&self, committed: &Committed) {
+        self.objects.fetch_add(committed.objects_change, Ordering::Relaxed);
+        self.pins.freed(committed.commit, committed.freed.clone());
+        release(&self.engine.extents, &self.pins);
+    }
+
+    /// What has to be done before a clean stop: commits sent, error counts stored.
+    pub async fn settle(&self) {
+        self.engine.flush_commits().await;
+        let errors = self.engine.members.iter().map(|member| member.errors()).collect();
+        if let Err(error) = self.meta.set_errors(errors).await {
+            tracing::error!(%error, "error counts could not be stored");
+        }
+    }
+}
+
+fn load(extents: &Extents, snapshot: &crate::meta::Snapshot) -> Result<(), Error> {
+    let internal = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Internal, error.to_string());
+    for chunk in snapshot.chunks().map_err(|error| internal(&error))? {
+        extents.load_chunk(&chunk).map_err(|error| internal(&error))?;
+    }
+    let mut wrong = None;
+    let visited = snapshot.for_each_extent(|extent| {
+        if let Err(error) = extents.load_extent(extent) {
+            wrong = Some(error);
+        }
+    });
+    visited.map_err(|error| internal(&error))?;
+    wrong.map_or(Ok(()), |error| Err(internal(&error)))
+}
+
+fn release(extents: &Extents, pins: &Pins) {
+    for extent in pins.release() {
+        extents.free(stripeset_stripe::geometry::Logical(extent.logical), extent.length);
+    }
+}
+
+async fn release_freed(extents: Arc<Extents>, pins: Pins) {
+    loop {
+        tokio::time::sleep(RELEASE_EVERY).await;
+        release(&extents, &pins);
+    }
+}
+
+async fn store_errors(members: Arc<Members>, meta: Meta) {
+    let counts = || members.iter().map(|member| member.errors()).collect::<Vec<_>>();
+    let mut stored = counts();
+    loop {
+        tokio::time::sleep(STORE_ERRORS_EVERY).await;
+        let now = counts();
+        if now != stored {
+            match meta.set_errors(now.clone()).await {
+                Ok(()) => stored = now,
+                Err(error) => {
+                    tracing::error!(%error, "error counts could not be stored");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Takes members over as they come.
+struct Takeover {
+    engine: Arc<Engine>,
+    phase: watch::Sender<Phase>,
+    start_patience: Duration,
+}
+
+impl Takeover {
+    async fn run(self, mut arrived: mpsc::Receiver<Arrival>) {
+        let started = tokio::time::Instant::now();
+        let (mut fenced, mut pending) = (Vec::new(), Vec::new());
+        // At the start, all members together, so that the recovery rule sees as much as there is to see.
+        while !self.enough(started) {
+            let arrival = tokio::time::timeout(RELEASE_EVERY, arrived.recv()).await;
+            match arrival {
+                Ok(Some(Arrival::Fenced { member, pending: listed })) => {
+                    fenced.push(member);
+                    pending.extend(listed);
+                }
+                Ok(Some(Arrival::Deposed { member, message })) => self.depose(member, &message),
+                Ok(None) => return,
+                Err(_) => {
+                    self.phase.send_replace(Phase::Starting(self.waiting_for()));
+                }
+            }
+        }
+        while !self.resolve(&fenced, pending.clone()).await {
+            tokio::time::sleep(RELEASE_EVERY).await;
+        }
+        self.phase.send_replace(Phase::Serving);
+        tracing::info!("array is served");
+        while let Some(arrival) = arrived.recv().await {
+            match arrival {
+                Arrival::Fenced { member, pending } => {
+                    self.resolve(&[member], pending).await;
+                }
+                Arrival::Deposed { member, message } => self.depose(member, &message),
+            }
+        }
+    }
+
+    fn depose(&self, member: MemberIndex, message: &str) {
+        self.engine.depose(format!("member {member} refused to be fenced: {message}"));
+    }
+
+    /// Whether all members that are not out are fenced, or time is over and those that are suffice.
+    fn enough(&self, started: tokio::time::Instant) -> bool {
+        let members = &self.engine.members;
+        let in_reach = |member: MemberIndex| {
+            let member = members.get(member);
+            !member.is_out() && member.service() == Service::Fenced
+        };
+        if members.iter().all(|member| member.is_out() || in_reach(member.index)) {
+            return true;
+        }
+        let geometry = self.engine.extents.geometry();
+        let chunks = self.engine.extents.chunks.all();
+        let suffices = chunks.iter().all(|chunk| {
+            let at_hand = chunk.slices.iter().filter(|slice| in_reach(slice.member)).count();
+            at_hand >= geometry.profile().data_shards()
+        });
+        let any = members.iter().any(|member| in_reach(member.index));
+        started.elapsed() >= self.start_patience && suffices && any
+    }
+
+    fn waiting_for(&self) -> String {
+        let waiting = self.engine.members.iter().filter(|member| !member.is_out());
+        let waiting = waiting.filter_map(|member| match member.service() {
+            Service::Absent(reason) => Some(format!("member {} ({reason})", member.index)),
+            Service::Fenced | Service::InService => None,
+        });
+        format!("waiting for {}", waiting.collect::<Vec<_>>().join(", "))
+    }
+
+    /// Resolves what is pending and sets the members in service; `false` if one went away meanwhile.
+    async fn resolve(&self, fenced: &[MemberIndex], pending: Vec<v1::PendingWrite>) -> bool {
+        let stripes = match self.engine.sort_pending(pending) {
+            Ok(stripes) => stripes,
+            Err(error) => {
+                tracing::error!(%error, "pending writes could not be read");
+                return false;
+            }
+        };
+        for (stripe, pending) in stripes {
+            if let Err(error) = self.engine.resolve_stripe(stripe, pending).await {
+                tracing::warn!(%error, ?stripe, "pending writes could not be resolved");
+                return false;
+            }
+        }
+        for member in fenced {
+            self.engine.members.get(*member).serve();
+        }
+        true
+    }
+}

@@ -1,0 +1,147 @@
+//! The stripe engine: reads and writes of stripes over the members, one write of a stripe at a time.
+//!
+//! 1. A write is decided when every participant that is not out has prepared it; nobody is told of it before.
+//! 2. A member that failed is marked out, durably, before the write that it failed is decided without it; where that is
+//!    not possible the write is aborted everywhere, and its stripe stays locked until every answer is in.
+//! 3. Parity is computed from bytes that were verified, never from others.
+//! 4. A reconstructed sector is used only if it equals the checksum that the parities hold.
+//! 5. A write that was begun goes on when its caller is gone.
+//!
+//! The stripe lock is taken by everything that writes a stripe or reads it as a whole. Plain reads do not take it: the
+//! version in the map protects them.
+
+mod commit;
+mod damage;
+mod gather;
+mod locks;
+mod read;
+pub mod resolve;
+mod shard;
+mod write;
+
+use std::{sync::Arc, time::Duration};
+
+use dashmap::DashMap;
+use stripeset_stripe::{
+    Version,
+    code::Codec,
+    geometry::{Shard, StripeAddress},
+};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use self::{commit::CommitQueues, locks::StripeLocks};
+pub use self::{
+    locks::StripeGuard,
+    read::ReadRange,
+    write::{Edit, WriteError},
+};
+use crate::{
+    extents::{Extents, StripeRef},
+    members::{Member, MemberIndex, Members},
+    meta::Meta,
+    versions::VersionSequence,
+};
+
+/// How long a read waits for a member before it goes round it.
+pub const HEDGE: Duration = Duration::from_millis(300);
+
+/// Why bytes could not be read.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum ReadError {
+    /// Too few members answer; the bytes come back with them.
+    #[error("too few members answer: {members} needed")]
+    Unavailable {
+        /// The members whose return would help, for people.
+        members: String,
+    },
+    /// Every member that could help has answered, and the bytes cannot be rebuilt.
+    #[error(
+        "{sectors} sectors from logical {logical} on are lost: bad on more shards than the profile bears"
+    )]
+    Lost {
+        /// First lost byte in the logical space.
+        logical: u64,
+        /// Lost sectors.
+        sectors: usize,
+    },
+}
+
+/// The engine of one array.
+pub struct Engine {
+    /// The members.
+    pub members: Arc<Members>,
+    /// Chunks and free space.
+    pub extents: Arc<Extents>,
+    meta: Meta,
+    versions: Arc<VersionSequence>,
+    codec: Codec,
+    locks: Arc<StripeLocks>,
+    // The newest decided version of shards whose commit was not yet answered.
+    decided: DashMap<(StripeAddress, Shard), Version>,
+    commits: CommitQueues,
+    deposed: watch::Sender<Option<String>>,
+}
+
+impl Engine {
+    /// An engine. Its background tasks run until it is dropped.
+    pub fn new(
+        members: Arc<Members>,
+        extents: Arc<Extents>,
+        meta: Meta,
+        versions: Arc<VersionSequence>,
+    ) -> Arc<Self> {
+        let commits = CommitQueues::new(members.count());
+        let engine = Arc::new(Engine {
+            codec: Codec::new(extents.geometry().profile()),
+            members,
+            extents,
+            meta,
+            versions,
+            locks: Arc::default(),
+            decided: DashMap::new(),
+            commits,
+            deposed: watch::Sender::new(None),
+        });
+        commit::start(&engine);
+        engine
+    }
+
+    /// Stops all work for good: another coordinator has taken the array over.
+    pub fn depose(&self, reason: String) {
+        tracing::error!(reason, "deposed");
+        self.deposed.send_replace(Some(reason));
+    }
+
+    /// Why this coordinator is deposed, once it is.
+    pub fn deposed(&self) -> watch::Receiver<Option<String>> {
+        self.deposed.subscribe()
+    }
+
+    fn member_of(&self, stripe: &StripeRef, shard: Shard) -> &Arc<Member> {
+        self.members.get(stripe.place(shard).member)
+    }
+
+    fn decided_version(&self, stripe: &StripeRef, shard: Shard) -> Version {
+        self.decided.get(&(stripe.address(), shard)).map_or(Version::NONE, |version| *version)
+    }
+
+    /// Members that are not usable now, as people read it.
+    fn away(&self, stripe: &StripeRef) -> String {
+        let mut away: Vec<MemberIndex> = stripe
+            .shards()
+            .map(|shard| self.member_of(stripe, shard))
+            .filter(|member| !member.is_out() && !member.worth_asking())
+            .map(|member| member.index)
+            .collect();
+        away.sort_unstable();
+        away.dedup();
+        match away.as_slice() {
+            [] => "members in sync".to_owned(),
+            [one] => format!("member {one}"),
+            many => {
+                format!("members {}", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Commits of decided writes: gathered per member, sent in batches, repeated until answered.
+//!
+//! Nobody waits for them: the next Prepare on the same shard commits its base by itself, and a pending write that is
+//! found when a member comes back is resolved.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use stripeset_proto::v1::{self, session_request::Operation};
+use stripeset_stripe::{
+    Version,
+    geometry::{Shard, StripeAddress},
+};
+use tokio::sync::Notify;
+
+use super::Engine;
+use crate::members::MemberIndex;
+
+/// Longest time that a decided write waits for its commit to be sent.
+const COMMIT_DELAY: Duration = Duration::from_millis(50);
+
+/// A batch of this size is sent without delay.
+const COMMIT_BATCH: usize = 256;
+
+#[derive(Clone, Copy)]
+pub(super) struct Decided {
+    pub(super) address: StripeAddress,
+    pub(super) shard: Shard,
+    pub(super) unit: u64,
+    pub(super) version: Version,
+}
+
+#[derive(Default)]
+struct CommitQueue {
+    waiting: Mutex<Vec<Decided>>,
+    full: Notify,
+}
+
+/// The queues, by member.
+pub(super) struct CommitQueues {
+    by_member: Vec<CommitQueue>,
+}
+
+impl CommitQueue {
+    fn lock(&self) -> MutexGuard<'_, Vec<Decided>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CommitQueues {
+    pub(super) fn new(members: usize) -> Self {
+        CommitQueues { by_member: (0..members).map(|_| CommitQueue::default()).collect() }
+    }
+
+    pub(super) fn push(&self, member: MemberIndex, decided: Decided) {
+        let queue = &self.by_member[member.0 as usize];
+        let mut waiting = queue.lock();
+        waiting.push(decided);
+        if waiting.len() == COMMIT_BATCH {
+            queue.full.notify_one();
+        }
+    }
+}
+
+/// Starts one sender for each member. They end with the engine.
+pub(super) fn start(engine: &Arc<Engine>) {
+    for member in engine.members.iter() {
+        tokio::spawn(send_until_dropped(Arc::downgrade(engine), member.index));
+    }
+}
+
+async fn send_until_dropped(engine: Weak<Engine>, member: MemberIndex) {
+    loop {
+        {
+            let Some(engine) = engine.upgrade() else { return };
+            let queue = &engine.commits.by_member[member.0 as usize];
+            // The engine is held over this wait, which is short.
+            let _ = tokio::time::timeout(COMMIT_DELAY, queue.full.notified()).await;
+            engine.send_commits(member).await;
+        }
+    }
+}
+
+impl Engine {
+    /// Sends everything that waits for one member. What is not answered waits for the next time.
+    pub(super) async fn send_commits(&self, index: MemberIndex) {
+        let queue = &self.commits.by_member[index.0 as usize];
+        let member = self.members.get(index);
+        if member.is_out() {
+            // It is a target of rebuild only; nothing of what it holds is asked for again.
+            for decided in mem::take(&mut *queue.lock()) {
+                self.forget_decided(&decided);
+            }
+            return;
+        }
+        loop {
+            let batch: Vec<Decided> = {
+                let mut waiting = queue.lock();
+                let count = waiting.len().min(stripeset_proto::limits::UNITS_MAX);
+                waiting.drain(..count).collect()
+            };
+            if batch.is_empty() {
+                return;
+            }
+            let writes = batch
+                .iter()
+                .map(|decided| v1::UnitVersion { unit: decided.unit, version: Some(decided.version.into()) })
+                .collect();
+            let commit = Operation::Commit(v1::CommitOperation { writes });
+            if member.link.call(commit, 0).await.is_err() {
+                queue.lock().extend(batch);
+                return;
+            }
+            batch.iter().for_each(|decided| self.forget_decided(decided));
+        }
+    }
+
+    fn forget_decided(&self, decided: &Decided) {
+        // A later write of the shard may have been decided meanwhile.
+        self.decided.remove_if(&(decided.address, decided.shard), |_, version| *version == decided.version);
+    }
+
+    /// Sends what waits for all members: before a clean stop, so that nothing is left to resolve.
+    pub async fn flush_commits(&self) {
+        for member in self.members.iter() {
+            self.send_commits(member.index).await;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Repair of what was found bad: sectors by a partial write of the right bytes, whole shards by Rebuild.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use stripeset_proto::v1::{self, session_request::Operation};
+use stripeset_stripe::{SECTOR_BYTES, bits::Bits, checksum, geometry::Shard};
+
+use super::{
+    Engine, StripeGuard,
+    gather::{Damage, Gather, Gathered},
+    shard::Summary,
+};
+use crate::{extents::StripeRef, members::ErrorCount};
+
+impl Engine {
+    /// Counts what was found bad against the members that hold it.
+    pub(super) fn count_damage(&self, stripe: &StripeRef, gathered: &Gathered) {
+        for damage in &gathered.damage {
+            let (shard, kind, errors) = match damage {
+                Damage::Sectors { shard, bad } => (*shard, ErrorCount::Checksum, bad.count() as u64),
+                Damage::Shard(shard) => (*shard, ErrorCount::Version, 1),
+            };
+            let member = self.member_of(stripe, shard);
+            member.count(kind, errors);
+            tracing::warn!(member = member.index.0, ?kind, errors, stripe = ?stripe.address(), "damage found");
+        }
+    }
+
+    /// Repairs everything in `gathered` that can be repaired, and gives the lock back.
+    pub(super) async fn repair(self: &Arc<Self>, guard: StripeGuard, stripe: &StripeRef, gathered: Gathered) {
+        self.rebuild_damaged_shards(stripe, &gathered).await;
+        let mut guard = guard;
+        for range in repairable(&gathered) {
+            let again = self.gather(stripe, range).await;
+            let damage: Vec<_> =
+                again.damage.iter().filter(|damage| matches!(damage, Damage::Sectors { .. })).collect();
+            if damage.is_empty() {
+                continue;
+            }
+            match self.write_gathered(guard, stripe, &again, &[]).await {
+                Ok((_, returned)) => guard = returned,
+                Err(error) => {
+                    tracing::warn!(%error, ?range, stripe = ?stripe.address(), "bad sectors could not be repaired");
+                    return;
+                }
+            }
+            for damage in damage {
+                let Damage::Sectors { shard, bad } = damage else { continue };
+                let member = self.member_of(stripe, *shard);
+                member.count(ErrorCount::Corrected, bad.count() as u64);
+                tracing::info!(member = member.index.0, sectors = bad.count(), "bad sectors repaired");
+            }
+        }
+    }
+
+    /// Rebuilds the shards that are damaged as a whole; whether there were any. Called under the stripe lock.
+    pub(super) async fn rebuild_damaged_shards(&self, stripe: &StripeRef, gathered: &Gathered) -> bool {
+        let mut any = false;
+        for damage in &gathered.damage {
+            if let Damage::Shard(shard) = damage {
+                any = true;
+                self.rebuild_shard(stripe, *shard).await;
+            }
+        }
+        any
+    }
+
+    async fn rebuild_shard(&self, stripe: &StripeRef, shard: Shard) {
+        let unit_sectors = stripe.geometry().unit_sectors();
+        let whole = Gather { first_sector: 0, sectors: unit_sectors as u32, patient: true };
+        let gathered = self.gather(stripe, whole).await;
+        let member = self.member_of(stripe, shard);
+        let Some(content) = self.content(stripe, shard, gathered) else {
+            tracing::warn!(member = member.index.0, stripe = ?stripe.address(), "shard cannot be rebuilt now");
+            return;
+        };
+        let place = stripe.place(shard);
+        let lost = content.lost.count();
+        let rebuild = Operation::Rebuild(v1::RebuildOperation {
+            unit: place.unit,
+            identity: Some(place.identity.into()),
+            token: Some(self.versions.take().into()),
+            version: Some(content.summary.vector[usize::from(shard.0)].into()),
+            runs: content.runs(),
+            lost: Bytes::copy_from_slice(content.lost.as_bytes()),
+            summary: stripe
+                .geometry()
+                .profile()
+                .has_summary(usize::from(shard.0))
+                .then(|| content.summary.to_wire()),
+        });
+        match member.link.call(rebuild, 0).await {
+            Ok(_) => {
+                member.count(ErrorCount::Corrected, content.written.count() as u64);
+                tracing::info!(member = member.index.0, stripe = ?stripe.address(), lost, "shard rebuilt");
+            }
+            Err(error) => tracing::warn!(member = member.index.0, %error, "shard could not be rebuilt"),
+        }
+    }
+
+    /// What a shard should hold, from the others; `None` while that cannot be known.
+    fn content(&self, stripe: &StripeRef, shard: Shard, gathered: Gathered) -> Option<Content> {
+        let geometry = stripe.geometry();
+        let (k, unit_sectors) = (geometry.profile().data_shards(), geometry.unit_sectors());
+        let index = usize::from(shard.0);
+        if gathered.absent_might_help {
+            return None;
+        }
+        if index < k {
+            let summary = gathered.summary?;
+            let column = gathered.data.into_iter().nth(index)?;
+            let mut written = Bits::new(unit_sectors);
+            (0..unit_sectors).for_each(|s| written.set(s, summary.written.get(index * unit_sectors + s)));
+            return Some(Content { bytes: column.bytes, written, lost: column.lost, summary });
+        }
+        let summary = match gathered.summary.clone() {
+            Some(summary) => summary,
+            None => summary_from_data(stripe, &gathered)?,
+        };
+        let data: Vec<Bytes> = gathered.data.iter().map(|column| column.bytes.clone()).collect();
+        let parity = self.encode(stripe, &data, unit_sectors * SECTOR_BYTES);
+        let (mut written, mut lost) = (Bits::new(unit_sectors), Bits::new(unit_sectors));
+        for sector in 0..unit_sectors {
+            written.set(sector, (0..k).any(|data| summary.written.get(data * unit_sectors + sector)));
+            lost.set(sector, gathered.data.iter().any(|column| column.lost.get(sector)));
+        }
+        Some(Content { bytes: parity.into_iter().nth(index - k)?, written, lost, summary })
+    }
+}
+
+/// What a shard should hold.
+struct Content {
+    bytes: Bytes,
+    written: Bits,
+    lost: Bits,
+    summary: Summary,
+}
+
+impl Content {
+    fn runs(&self) -> Vec<v1::SectorRun> {
+        let mut wanted = self.written.clone();
+        self.lost.iter_ones().for_each(|sector| wanted.set(sector, false));
+        super::write::changed_runs(&self.bytes, &wanted, 0)
+    }
+}
+
+/// What the parities should know when none of them does: every data shard has to have answered. The version of such a
+/// parity is the highest in the vector.
+fn summary_from_data(stripe: &StripeRef, gathered: &Gathered) -> Option<Summary> {
+    let geometry = stripe.geometry();
+    let k = geometry.profile().data_shards();
+    let mut summary = Summary::empty(geometry);
+    for (shard, column) in gathered.data.iter().enumerate() {
+        summary.vector[shard] = column.version?;
+        for (sector, content) in column.bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+            let index = shard * geometry.unit_sectors() + sector;
+            summary.checksums[index] = checksum::of_sector(content);
+            summary.written.set(index, summary.checksums[index] != checksum::ZERO_SECTOR);
+        }
+    }
+    let highest = summary.vector[..k].iter().copied().max()?;
+    summary.vector[k..].fill(highest);
+    Some(summary)
+}
+
+/// Runs of verticals that have bad sectors and no lost one.
+fn repairable(gathered: &Gathered) -> Vec<Gather> {
+    let sectors = gathered.sectors as usize;
+    let mut wanted = Bits::new(sectors);
+    for damage in &gathered.damage {
+        if let Damage::Sectors { bad, .. } = damage {
+            bad.iter_ones().for_each(|sector| wanted.set(sector, true));
+        }
+    }
+    for column in &gathered.data {
+        column.lost.iter_ones().for_each(|sector| wanted.set(sector, false));
+    }
+    let mut ranges: Vec<Gather> = Vec::new();
+    for sector in wanted.iter_ones() {
+        let at = gathered.first_sector + sector as u32;
+        match ranges.last_mut() {
+            Some(last) if last.first_sector + last.sectors == at => last.sectors += 1,
+            _ => ranges.push(Gather { first_sector: at, sectors: 1, patient: true }),
+        }
+    }
+    ranges
+}

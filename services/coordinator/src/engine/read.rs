@@ -1,0 +1,102 @@
+//! Reading data sectors: straight from the members that hold them, and round those that cannot give them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use stripeset_stripe::{SECTOR_BYTES, Version, geometry::Shard};
+
+use super::{Engine, HEDGE, ReadError, gather::Gather, shard::ShardRequest};
+use crate::extents::StripeRef;
+
+/// Neighbouring sectors of one data shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRange {
+    /// The data shard.
+    pub shard: Shard,
+    /// First sector in it.
+    pub first_sector: u32,
+    /// Number of sectors.
+    pub sectors: u32,
+    /// Oldest version that will do.
+    pub version: Version,
+}
+
+/// Longest that one read of a stripe may take in all, waits for its lock included.
+const READ_LIMIT: Duration = Duration::from_secs(20);
+
+impl Engine {
+    /// Reads ranges of one stripe; one `Bytes` for each, in order.
+    pub async fn read(
+        self: &std::sync::Arc<Self>,
+        stripe: &StripeRef,
+        ranges: &[ReadRange],
+    ) -> Result<Vec<Bytes>, ReadError> {
+        let asked = |range: &ReadRange| self.member_of(stripe, range.shard).worth_asking();
+        if ranges.iter().all(asked) {
+            let direct = tokio::time::timeout(HEDGE, self.read_direct(stripe, ranges)).await;
+            if let Ok(Some(bytes)) = direct {
+                return Ok(bytes);
+            }
+        }
+        let around = tokio::time::timeout(READ_LIMIT, self.read_around(stripe, ranges)).await;
+        around.unwrap_or_else(|_| Err(ReadError::Unavailable { members: self.away(stripe) }))
+    }
+
+    /// `None` unless every sector came as it should be.
+    async fn read_direct(&self, stripe: &StripeRef, ranges: &[ReadRange]) -> Option<Vec<Bytes>> {
+        let request = |range: &ReadRange| ShardRequest {
+            shard: range.shard,
+            first_sector: range.first_sector,
+            sectors: range.sectors,
+            version: range.version,
+            summary: false,
+        };
+        let reads = join_all(ranges.iter().map(|range| self.read_shard(stripe, request(range)))).await;
+        reads.into_iter().map(|read| read.ok().filter(|read| read.bad.none()).map(|read| read.data)).collect()
+    }
+
+    /// Reads the verticals from all shards, under the lock, and rebuilds what is not there. What is found bad is
+    /// repaired afterwards, before the lock is given back, but the caller does not wait for it.
+    async fn read_around(
+        self: &std::sync::Arc<Self>,
+        stripe: &StripeRef,
+        ranges: &[ReadRange],
+    ) -> Result<Vec<Bytes>, ReadError> {
+        let guard = self.locks.lock(stripe.address()).await;
+        let first = ranges.iter().map(|range| range.first_sector).min().unwrap_or(0);
+        let end = ranges.iter().map(|range| range.first_sector + range.sectors).max().unwrap_or(0);
+        let range = Gather { first_sector: first, sectors: end - first, patient: false };
+        let mut gathered = self.gather(stripe, range).await;
+        if gathered.absent_might_help {
+            gathered = self.gather(stripe, Gather { patient: true, ..range }).await;
+        }
+        self.count_damage(stripe, &gathered);
+        let mut answer = Vec::with_capacity(ranges.len());
+        let mut lost: Vec<u64> = Vec::new();
+        for range in ranges {
+            let column = &gathered.data[usize::from(range.shard.0)];
+            let offset = (range.first_sector - first) as usize;
+            for sector in offset..offset + range.sectors as usize {
+                let short = column.version.is_some_and(|version| version < range.version);
+                if column.lost.get(sector) || short {
+                    lost.push(gathered.logical(stripe, range.shard, sector).0);
+                }
+            }
+            let bytes = offset * SECTOR_BYTES..(offset + range.sectors as usize) * SECTOR_BYTES;
+            answer.push(column.bytes.slice(bytes));
+        }
+        let result = match lost.first() {
+            None => Ok(answer),
+            Some(_) if gathered.absent_might_help => {
+                Err(ReadError::Unavailable { members: self.away(stripe) })
+            }
+            Some(logical) => Err(ReadError::Lost { logical: *logical, sectors: lost.len() }),
+        };
+        if !gathered.damage.is_empty() {
+            let (engine, stripe) = (self.clone(), stripe.clone());
+            tokio::spawn(async move { engine.repair(guard, &stripe, gathered).await });
+        }
+        result
+    }
+}
