@@ -25,7 +25,7 @@ pub(crate) use self::{
     control::{Control, Request, ask},
     folder::Folder,
     memory::{Memory, Wish},
-    plan::{AGENTS_MAX, agents_for},
+    plan::{AGENTS_MAX, agents_for, fixed_disk_bytes, slice_disk_bytes},
     process::{Exit, Process, ProcessName},
 };
 use crate::{commands, failure::Failure};

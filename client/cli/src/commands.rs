@@ -13,10 +13,7 @@ mod status;
 
 use stripeset_client::Client;
 
-pub(crate) use self::{
-    health::{check, url},
-    json::MemberRow,
-};
+pub(crate) use self::health::{check, url};
 use crate::{
     arguments::{ArrayCommand, Command, MemberCommand},
     failure::Failure,
