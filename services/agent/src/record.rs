@@ -64,11 +64,12 @@ pub(crate) enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) state: State,
-    /// The floor was set by a rebuild, whose token it is.
+    /// `version` was brought by a rebuild, and not by a write.
     pub(crate) rebuilt: bool,
     pub(crate) unit: u64,
     pub(crate) identity: Identity,
     pub(crate) version: Version,
+    /// In a journal slot: what `version` replaces. Of a rebuilt unit: the token of the attempt.
     pub(crate) base: Version,
     pub(crate) floor: Version,
     /// One bit for each shard that takes part in the write `version`.
@@ -333,5 +334,4 @@ fn head_crc(bytes: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "record/tests.rs"]
 mod tests;

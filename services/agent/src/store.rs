@@ -65,6 +65,8 @@ struct Pending {
     head: Head,
     /// `None` if fresh.
     slot: Option<u32>,
+    /// Successful syncs before it was prepared: it is durable once there was another.
+    prepared_at: u64,
 }
 
 /// One disk.
@@ -80,6 +82,8 @@ pub(crate) struct Store {
     counters: Counters,
     /// Something was written that the next sync has to make durable before anyone is told.
     dirty: bool,
+    /// Successful syncs so far.
+    syncs: u64,
     /// Why nothing is written any more.
     failure: Option<String>,
     /// Record being encoded; kept for its memory.
@@ -151,6 +155,7 @@ impl Store {
             slots: Slots::new(0),
             counters: Counters::default(),
             dirty: false,
+            syncs: 0,
             failure: None,
             record_bytes: Vec::new(),
         }
@@ -265,6 +270,7 @@ impl Store {
             return Err(self.fail("syncing", &error));
         }
         self.dirty = false;
+        self.syncs += 1;
         // Only now is what the slots held durable at home (invariant 3).
         self.slots.synced();
         Ok(())
@@ -442,5 +448,4 @@ fn committed(found: &Found<Head>) -> Version {
 }
 
 #[cfg(test)]
-#[path = "store/tests.rs"]
 mod tests;

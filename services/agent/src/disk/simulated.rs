@@ -45,6 +45,7 @@ struct State {
     power_lost_at: Option<u64>,
     sync_fails: bool,
     write_fails: Option<ErrorKind>,
+    allocate_fails: bool,
     /// Bytes that cannot be read.
     unreadable: Vec<Range<u64>>,
     /// No read gives more bytes than this.
@@ -80,6 +81,11 @@ impl SimulatedDisk {
 
     pub(crate) fn fail_writes(&self, kind: Option<ErrorKind>) {
         self.state().write_fails = kind;
+    }
+
+    /// There is no space but where there are bytes already.
+    pub(crate) fn fail_allocations(&self) {
+        self.state().allocate_fails = true;
     }
 
     pub(crate) fn make_unreadable(&self, bytes: Range<u64>) {
@@ -196,16 +202,13 @@ impl Disk for SimulatedDisk {
     }
 
     fn allocate(&mut self, _offset: u64, _length: u64) -> io::Result<()> {
-        match self.state().write_fails {
-            Some(kind) => Err(kind.into()),
-            None => Ok(()),
-        }
+        if self.state().allocate_fails { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
     fn data_from(&mut self, offset: u64) -> io::Result<Option<u64>> {
         let state = self.state();
         let blocks = state.current[offset as usize..].chunks(4096);
-        let found = blocks.enumerate().find(|(_, block)| block.iter().any(|byte| *byte != 0));
+        let found = blocks.enumerate().find(|(_, block)| **block != [0; 4096][..block.len()]);
         Ok(found.map(|(index, _)| offset + index as u64 * 4096))
     }
 

@@ -175,7 +175,8 @@ impl Store {
         }
         self.index.raise(unit, last.head.floor);
         self.slots.occupy(last.slot);
-        self.pending.insert(unit, Pending { head: last.head, slot: Some(last.slot) });
+        self.pending
+            .insert(unit, Pending { head: last.head, slot: Some(last.slot), prepared_at: self.syncs });
         Ok(())
     }
 
@@ -210,7 +211,7 @@ impl Store {
             Ok((Found::Blank | Found::Damaged, _)) | Err(_) => false,
         };
         if whole {
-            self.pending.insert(unit, Pending { head, slot: None });
+            self.pending.insert(unit, Pending { head, slot: None, prepared_at: self.syncs });
             return Ok(());
         }
         tracing::info!(unit, version = %head.version, "a fresh write was never whole: the unit is empty");

@@ -61,7 +61,7 @@ impl Store {
             }
         };
         self.settle(unit, UnitState::Fresh, version);
-        self.pending.insert(unit, Pending { head, slot: None });
+        self.pending.insert(unit, Pending { head, slot: None, prepared_at: self.syncs });
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Store {
             }
         };
         self.index.raise(unit, version);
-        self.pending.insert(unit, Pending { head, slot: Some(slot) });
+        self.pending.insert(unit, Pending { head, slot: Some(slot), prepared_at: self.syncs });
         self.dirty = true;
         Ok(())
     }
@@ -135,9 +135,15 @@ impl Store {
     }
 
     pub(super) fn commit_pending(&mut self, layout: &Layout, unit: u64) -> Result<(), Refusal> {
-        let Some(Pending { head, slot }) = self.pending.get(&unit) else { return Ok(()) };
-        let (mut head, floor) = (head.clone(), self.index.floor(unit));
-        if let Some(slot) = *slot {
+        let Some(Pending { head, slot, prepared_at }) = self.pending.get(&unit) else { return Ok(()) };
+        let (mut head, slot, durable) = (head.clone(), *slot, *prepared_at < self.syncs);
+        let floor = self.index.floor(unit);
+        if !durable {
+            // A record that says "committed" must never be all that a crash leaves of a write. (Happens to a member whose
+            // answer nobody waits for.)
+            self.sync()?;
+        }
+        if let Some(slot) = slot {
             let state = self.apply_slot(layout, unit, slot, floor)?;
             // The slot keeps the bytes until a sync has made them durable at home.
             self.settle(unit, state, floor);
@@ -299,7 +305,7 @@ impl Store {
             // The same attempt again gets the same answer; anything else at this token is another write's floor.
             let repeated = token == floor
                 && matches!(self.read_head(&layout, unit)?, Found::Whole(head)
-                    if head.rebuilt && head.floor == token && head.version == rebuild.version);
+                    if head.rebuilt && head.base == token && head.version == rebuild.version);
             return if repeated { Ok(token) } else { Err(Refusal::BelowFloor { unit, given: token, floor }) };
         }
         let mut body = Body::never_written(layout.unit_sectors());
@@ -311,6 +317,7 @@ impl Store {
         let head = Head {
             identity: rebuild.identity,
             version: rebuild.version,
+            base: token,
             rebuilt: true,
             ..Head::bare(State::Committed, unit, token)
         };

@@ -1,0 +1,420 @@
+//! The agent's rules, one by one: each test fails if its rule is taken away.
+
+use super::*;
+
+#[test]
+fn a0_another_disk_is_refused() {
+    let rig = Rig::new();
+    let (own, other) = (rig.store.superblock().disk_id, Uuid::from_u128(1));
+    assert_eq!(rig.store.check(own, epoch()), Ok(()));
+    assert_eq!(rig.store.check(other, epoch()), Err(Refusal::WrongDisk { given: other, own }));
+}
+
+#[test]
+fn a1_only_the_epoch_of_the_last_fence_is_served() {
+    let mut rig = Rig::new();
+    let id = rig.store.superblock().disk_id;
+    let epoch = |number, incarnation| Epoch { number, incarnation };
+    rig.store.fence(epoch(2, 5)).unwrap();
+    for _ in 0..2 {
+        let own = epoch(2, 5);
+        for given in [epoch(1, 7), epoch(2, 4)] {
+            assert_eq!(rig.store.check(id, given), Err(Refusal::Fenced { given, own }));
+            assert_eq!(rig.store.fence(given), Err(Refusal::Fenced { given, own }));
+        }
+        for given in [epoch(2, 6), epoch(3, 0)] {
+            assert_eq!(rig.store.check(id, given), Err(Refusal::NotFenced { given, own }));
+        }
+        assert_eq!(rig.store.check(id, own), Ok(()));
+        assert_eq!(rig.store.fence(own), Ok(vec![]), "the same coordinator may ask again");
+        rig.lose_power();
+    }
+    assert!(matches!(rig.store.fence(Epoch::default()), Err(Refusal::Invalid(_))));
+}
+
+#[test]
+fn a2_old_bytes_stay_readable_until_commit() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1, 2, 3, 4]);
+    rig.done(over(1, 3, 2, vec![run(1, &[9])]));
+    assert_eq!(rig.read(1, 2), Ok((2, vec![Fill(1), Fill(2), Fill(3), Fill(4)])));
+    assert_eq!(rig.read(1, 3), Ok((3, vec![Fill(1), Fill(9), Fill(3), Fill(4)])));
+    rig.done(commit(1, 3));
+    assert_eq!(rig.read(1, 2), Ok((3, vec![Fill(1), Fill(9), Fill(3), Fill(4)])));
+}
+
+#[test]
+fn a2_a_prepare_is_durable_and_may_be_repeated() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1, 2, 3, 4]);
+    for _ in 0..2 {
+        rig.done(over(1, 3, 2, vec![run(0, &[8]), run(2, &[9])]));
+        rig.lose_power();
+        assert_eq!(rig.pending(), [(1, 3, false)]);
+        assert_eq!(rig.read(1, 3), Ok((3, vec![Fill(8), Fill(2), Fill(9), Fill(4)])));
+    }
+    rig.done(commit(1, 3));
+    rig.done(over(1, 3, 2, vec![run(0, &[8])]));
+    assert_eq!(rig.pending(), [], "committed already: the same answer, and nothing is done");
+}
+
+#[test]
+fn a2_nothing_at_or_below_the_floor_is_prepared() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(abort(1, 5));
+    let floor = v(5);
+    for given in [3, 5] {
+        let refused = Err(Refusal::BelowFloor { unit: 1, given: v(given), floor });
+        assert_eq!(rig.ask(over(1, given, 2, vec![run(0, &[9])])), refused);
+        assert_eq!(rig.ask(fresh(1, given, vec![run(0, &[9])])), refused);
+        assert_eq!(rig.ask(discard(1, given)), refused);
+    }
+    rig.done(over(1, 6, 2, vec![run(0, &[9])]));
+}
+
+#[test]
+fn a2_a_pending_base_is_committed_first_another_pending_is_busy() {
+    let mut rig = Rig::new();
+    rig.done(fresh(1, 2, vec![run(0, &[1, 2, 3, 4])]));
+    rig.done(over(1, 3, 2, vec![run(0, &[8])]));
+    rig.done(over(1, 4, 3, vec![run(1, &[9])]));
+    assert_eq!(rig.read(1, 3), Ok((3, vec![Fill(8), Fill(2), Fill(3), Fill(4)])));
+    assert_eq!(rig.read(1, 4), Ok((4, vec![Fill(8), Fill(9), Fill(3), Fill(4)])));
+    assert_eq!(rig.ask(over(1, 5, 3, vec![])), Err(Refusal::Busy { unit: 1, pending: v(4) }));
+    assert_eq!(rig.pending(), [(1, 4, false)]);
+}
+
+#[test]
+fn a2_another_base_is_a_mismatch_with_what_is_there() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 4, 2, vec![]));
+    rig.done(commit(1, 4));
+    let refused = Refusal::VersionMismatch { unit: 1, wanted: v(3), found: v(4) };
+    assert_eq!(rig.ask(over(1, 5, 3, vec![])), Err(refused));
+    assert_eq!(rig.ask(over(2, 5, 3, vec![])), Err(Refusal::Empty { unit: 2 }), "only fresh writes enter");
+    rig.done(discard(1, 6));
+    assert_eq!(rig.ask(over(1, 7, 4, vec![])), Err(Refusal::Empty { unit: 1 }));
+}
+
+#[test]
+fn a2_another_shard_is_a_mismatch() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    let Operation::Prepare(mut prepare) = over(1, 3, 2, vec![run(0, &[9])]) else { unreachable!() };
+    prepare.identity = identity(9);
+    let refused = Err(Refusal::OtherIdentity { unit: 1, found: v(2) });
+    assert_eq!(rig.ask(Operation::Prepare(prepare)), refused);
+    let mut read = read_of(1, 2, 0, 1);
+    read.identity = identity(9);
+    assert_eq!(rig.ask(Operation::Read(read)), refused);
+}
+
+#[test]
+fn a2_a_full_journal_refuses_until_commits_make_room() {
+    let mut rig = Rig::new();
+    (0..=SLOTS).for_each(|unit| rig.committed(unit, 2 + unit, &[1; 4]));
+    (0..SLOTS).for_each(|unit| rig.done(over(unit, 20 + unit, 2 + unit, vec![run(0, &[9])])));
+    let last = || over(SLOTS, 30, 2 + SLOTS, vec![run(0, &[9])]);
+    assert_eq!(rig.ask(last()), Err(Refusal::Limit { what: "no free journal slot", limit: SLOTS }));
+    assert_eq!(rig.read(SLOTS, 10).unwrap().0, 10, "reads go on");
+    // Neither commit nor abort needs a slot.
+    rig.done(commit(0, 20));
+    rig.done(last());
+    rig.done(abort(1, 21));
+    assert_eq!(rig.store.slots(), (SLOTS as u32 - 1, SLOTS as u32));
+}
+
+#[test]
+fn a2_a_chain_in_one_group_takes_as_many_slots_as_it_needs() {
+    let mut rig = Rig::new();
+    rig.committed(0, 2, &[1; 4]);
+    for version in 3..3 + 3 * SLOTS {
+        rig.store.carry_out(over(0, version, version - 1, vec![run(0, &[version as u8])])).unwrap();
+    }
+    rig.store.sync().unwrap();
+    let newest = 2 + 3 * SLOTS;
+    assert_eq!(rig.read(0, newest).unwrap().1[0], Fill(newest as u8));
+    rig.lose_power();
+    assert_eq!(rig.pending(), [(0, newest, false)]);
+    assert_eq!(rig.read(0, newest - 1).unwrap().1[0], Fill(newest as u8 - 1));
+}
+
+#[test]
+fn a2_a_summary_is_brought_if_and_only_if_the_unit_has_one() {
+    let mut rig = Rig::new();
+    let with = |operation, summary| {
+        let Operation::Prepare(prepare) = operation else { unreachable!() };
+        Operation::Prepare(Prepare { summary, ..prepare })
+    };
+    rig.done(with(fresh(1, 2, vec![run(0, &[1; 4])]), Some(summary(2))));
+    rig.done(commit(1, 2));
+    assert_eq!(rig.store.read(&read_of(1, 2, 0, 0)).unwrap().summary, Some(summary(2)));
+    assert!(matches!(rig.ask(over(1, 3, 2, vec![])), Err(Refusal::Invalid(_))));
+    rig.done(with(over(1, 3, 2, vec![run(0, &[5])]), Some(summary(3))));
+    assert_eq!(rig.store.read(&read_of(1, 2, 0, 0)).unwrap().summary, Some(summary(2)), "of one version");
+    assert_eq!(rig.store.read(&read_of(1, 3, 0, 0)).unwrap().summary, Some(summary(3)));
+    rig.committed(2, 2, &[1; 4]);
+    assert!(matches!(rig.ask(with(over(2, 3, 2, vec![]), Some(summary(3)))), Err(Refusal::Invalid(_))));
+}
+
+#[test]
+fn a2f_a_fresh_write_describes_the_whole_unit() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1, 2, 3, 4]);
+    rig.done(fresh(1, 3, vec![run(0, &[7]), run(2, &[9])]));
+    let expected = Ok((3, vec![Fill(7), NeverWritten, Fill(9), NeverWritten]));
+    assert_eq!(rig.read(1, 3), expected);
+    rig.lose_power();
+    assert_eq!((rig.read(1, 3), rig.pending()), (expected, vec![(1, 3, true)]));
+    assert_eq!(
+        rig.read(1, 2),
+        Err(Refusal::VersionMismatch { unit: 1, wanted: v(2), found: Version::NONE }),
+        "nothing is committed"
+    );
+}
+
+#[test]
+fn a2f_an_older_pending_write_is_dropped_with_its_redo() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 3, 2, vec![run(0, &[8])]));
+    rig.done(fresh(1, 4, vec![run(0, &[5, 6])]));
+    rig.done(commit(1, 3));
+    let expected = vec![Fill(5), Fill(6), NeverWritten, NeverWritten];
+    assert_eq!(rig.read(1, 4), Ok((4, expected.clone())));
+    rig.done(fresh(1, 5, vec![run(0, &[5, 6])]));
+    rig.done(commit(1, 4));
+    assert_eq!(rig.pending(), [(1, 5, true)], "4 is gone: a commit of it comes too late");
+    rig.lose_power();
+    assert_eq!((rig.pending(), rig.read(1, 5)), (vec![(1, 5, true)], Ok((5, expected))));
+}
+
+#[test]
+fn a3_commits_and_aborts_act_on_their_version_alone_and_may_be_repeated() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 5, 2, vec![run(0, &[8])]));
+    rig.done(commit(1, 4));
+    rig.done(abort(1, 3));
+    assert_eq!(rig.pending(), [(1, 5, false)]);
+    for _ in 0..2 {
+        rig.done(abort(1, 5));
+        rig.done(commit(1, 5));
+        assert_eq!((rig.pending(), rig.read(1, 2).unwrap().1[0]), (vec![], Fill(1)));
+    }
+}
+
+#[test]
+fn a3_a_lost_commit_of_a_fresh_write_is_listed_again() {
+    let mut rig = Rig::new();
+    rig.done(fresh(1, 2, vec![run(0, &[1; 4])]));
+    let syncs = rig.store.traffic().syncs;
+    rig.done(commit(1, 2));
+    assert_eq!(rig.store.traffic().syncs, syncs, "it costs no sync");
+    rig.lose_power();
+    assert_eq!(rig.pending(), [(1, 2, true)]);
+    rig.done(commit(1, 2));
+    rig.store.sync_all().unwrap();
+    rig.lose_power();
+    assert_eq!((rig.pending(), rig.read(1, 2).unwrap().1[0]), (vec![], Fill(1)));
+}
+
+#[test]
+fn a3_an_abort_raises_the_floor_durably_even_when_nothing_is_pending() {
+    let mut rig = Rig::new();
+    rig.done(abort(1, 5));
+    rig.committed(2, 2, &[1; 4]);
+    rig.done(abort(2, 5));
+    rig.lose_power();
+    for unit in [1, 2] {
+        let refused = Refusal::BelowFloor { unit, given: v(5), floor: v(5) };
+        assert_eq!(rig.ask(fresh(unit, 5, vec![])), Err(refused));
+    }
+    assert_eq!(rig.read(2, 2).unwrap().1, vec![Fill(1); 4], "what was committed stays");
+}
+
+#[test]
+fn a3_an_abort_of_a_later_version_leaves_the_pending_write() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 3, 2, vec![run(0, &[9])]));
+    rig.done(fresh(2, 2, vec![run(0, &[1; 4])]));
+    rig.done(abort(1, 7));
+    rig.done(abort(2, 7));
+    rig.lose_power();
+    assert_eq!(rig.pending(), [(1, 3, false), (2, 2, true)]);
+    rig.done(commit(1, 3));
+    rig.done(commit(2, 2));
+    assert_eq!((rig.read(1, 3).unwrap().1[0], rig.read(2, 2).unwrap().1[0]), (Fill(9), Fill(1)));
+    rig.store.sync_all().unwrap();
+    rig.lose_power();
+    assert_eq!((rig.floor(1), rig.floor(2), rig.pending()), (7, 7, vec![]));
+}
+
+#[test]
+fn a3_an_aborted_fresh_write_leaves_an_empty_unit() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(fresh(1, 3, vec![run(0, &[5])]));
+    rig.done(abort(1, 3));
+    for _ in 0..2 {
+        assert_eq!((rig.pending(), rig.floor(1), rig.store.used_bytes()), (vec![], 3, 0));
+        assert_eq!(rig.read(1, 0), Ok((0, vec![NeverWritten; 4])));
+        rig.lose_power();
+    }
+}
+
+#[test]
+fn a4_a_read_gets_the_pending_write_if_it_is_that_one_else_what_is_committed_and_not_older() {
+    let mut rig = Rig::new();
+    rig.committed(1, 3, &[1; 4]);
+    rig.done(over(1, 6, 3, vec![run(0, &[9])]));
+    for (asked, found) in [(0, Ok(3)), (2, Ok(3)), (3, Ok(3)), (4, Err(3)), (6, Ok(6)), (7, Err(3))] {
+        let got = match rig.read(1, asked) {
+            Ok((version, _)) => Ok(version),
+            Err(Refusal::VersionMismatch { found, .. }) => Err(found.sequence),
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(got, found, "asked for {asked}");
+    }
+}
+
+#[test]
+fn a4_every_part_of_a_unit_can_be_read() {
+    let mut rig = Rig::new();
+    for unit in [1, 2] {
+        rig.done(fresh(unit, 2, vec![run(0, &[1, 2]), run(3, &[4])]));
+    }
+    rig.done(over(2, 3, 2, vec![run(1, &[9])]));
+    let whole = [Fill(1), Fill(2), NeverWritten, Fill(4)];
+    let pending = [Fill(1), Fill(9), NeverWritten, Fill(4)];
+    for first in 0..SECTORS {
+        for count in 0..=SECTORS - first {
+            let outcome = rig.store.read(&read_of(1, 2, first, count)).unwrap();
+            assert_eq!(sectors(&outcome), whole[first..first + count]);
+            let outcome = rig.store.read(&read_of(2, 3, first, count)).unwrap();
+            assert_eq!(sectors(&outcome), pending[first..first + count]);
+        }
+    }
+    assert!(matches!(rig.store.read(&read_of(1, 2, 1, SECTORS)), Err(Refusal::Invalid(_))));
+}
+
+#[test]
+fn a5_a_rebuild_replaces_the_unit_and_drops_what_was_pending() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 3, 2, vec![run(0, &[9])]));
+    let outcome = rig.ask(rebuild(1, 8, 3, vec![run(1, &[5, 6])], &[0b1000]));
+    assert_eq!(outcome, Ok(Outcome::Rebuilt(v(8))));
+    rig.done(commit(1, 3));
+    for _ in 0..2 {
+        let expected = vec![NeverWritten, Fill(5), Fill(6), Bad];
+        assert_eq!((rig.read(1, 3), rig.pending(), rig.floor(1)), (Ok((3, expected)), vec![], 8));
+        rig.lose_power();
+    }
+}
+
+#[test]
+fn a5_a_lost_sector_is_bad_until_it_is_written() {
+    let mut rig = Rig::new();
+    rig.done(rebuild(1, 8, 3, vec![run(0, &[5])], &[0b1110]));
+    rig.done(over(1, 9, 3, vec![run(2, &[7])]));
+    assert_eq!(rig.read(1, 9), Ok((9, vec![Fill(5), Bad, Fill(7), Bad])));
+    rig.done(commit(1, 9));
+    assert_eq!(rig.read(1, 9), Ok((9, vec![Fill(5), Bad, Fill(7), Bad])));
+    rig.done(fresh(1, 10, vec![run(0, &[1; 4])]));
+    assert_eq!(rig.read(1, 10), Ok((10, vec![Fill(1); 4])));
+}
+
+#[test]
+fn a5_a_token_serves_one_attempt() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(rebuild(1, 8, 3, vec![run(0, &[5])], &[]));
+    rig.done(rebuild(1, 8, 3, vec![run(0, &[5])], &[]));
+    let below = |given| Err(Refusal::BelowFloor { unit: 1, given: v(given), floor: v(8) });
+    assert_eq!(rig.ask(rebuild(1, 7, 3, vec![], &[])), below(7));
+    assert_eq!(rig.ask(rebuild(1, 8, 4, vec![], &[])), below(8), "the same token, but another version");
+    rig.done(abort(2, 8));
+    let refused = Refusal::BelowFloor { unit: 2, given: v(8), floor: v(8) };
+    assert_eq!(rig.ask(rebuild(2, 8, 3, vec![], &[])), Err(refused), "the floor is not this attempt's");
+    assert!(matches!(rig.ask(rebuild(1, 9, 10, vec![], &[])), Err(Refusal::Invalid(_))));
+}
+
+#[test]
+fn a5_lost_bits_have_to_fit() {
+    let mut rig = Rig::new();
+    let sectors_and_lost: [(Vec<Run>, &'static [u8]); 3] =
+        [(vec![], &[0x10]), (vec![], &[0, 0]), (vec![run(1, &[5])], &[0b10])];
+    for (runs, lost) in sectors_and_lost {
+        assert!(matches!(rig.ask(rebuild(1, 8, 3, runs, lost)), Err(Refusal::Invalid(_))), "{lost:?}");
+    }
+}
+
+#[test]
+fn a7_a_discarded_unit_is_never_written_and_its_bytes_are_given_back() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 3, 2, vec![run(0, &[9])]));
+    rig.done(discard(1, 4));
+    rig.done(commit(1, 3));
+    for _ in 0..2 {
+        assert_eq!(rig.read(1, 0), Ok((0, vec![NeverWritten; 4])));
+        assert_eq!((rig.pending(), rig.floor(1), rig.store.used_bytes()), (vec![], 4, 0));
+        rig.lose_power();
+    }
+    let refused = Refusal::BelowFloor { unit: 1, given: v(4), floor: v(4) };
+    assert_eq!(rig.ask(discard(1, 4)), Err(refused), "no repetition");
+    let layout = rig.layout();
+    let bytes = rig.disk.peek(layout.sector_offset(1, 0)..layout.sector_offset(1, SECTORS));
+    assert!(bytes.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a7_a_batch_is_refused_whole() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.committed(2, 5, &[2; 4]);
+    let both = vec![UnitVersion { unit: 1, version: v(4) }, UnitVersion { unit: 2, version: v(4) }];
+    assert!(matches!(rig.ask(Operation::Discard(both)), Err(Refusal::BelowFloor { unit: 2, .. })));
+    assert_eq!(rig.read(1, 2).unwrap().1, vec![Fill(1); 4]);
+    let outside = vec![UnitVersion { unit: 1, version: v(9) }, UnitVersion { unit: 9999, version: v(9) }];
+    for operation in [Operation::Discard, Operation::Commit, Operation::Abort] {
+        assert!(matches!(rig.ask(operation(outside.clone())), Err(Refusal::Invalid(_))));
+    }
+    assert_eq!(rig.floor(1), 2);
+}
+
+#[test]
+fn a7_a_fresh_write_in_the_same_group_keeps_its_bytes() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.store.carry_out(discard(1, 3)).unwrap();
+    rig.store.carry_out(fresh(1, 4, vec![run(0, &[7; 4])])).unwrap();
+    rig.store.sync().unwrap();
+    rig.lose_power();
+    assert_eq!(rig.read(1, 4), Ok((4, vec![Fill(7); 4])));
+}
+
+#[test]
+fn a_blank_disk_serves_no_units_and_joins_once() {
+    let disk = SimulatedDisk::new(DISK_BYTES);
+    let disk_id = Uuid::from_u128(77);
+    Store::format(&mut disk.clone(), disk_id).unwrap();
+    let mut rig = Rig::open(disk);
+    rig.store.fence(epoch()).unwrap();
+    assert_eq!(rig.ask(fresh(0, 1, vec![])), Err(Refusal::Blank));
+    assert_eq!(rig.read(0, 0), Err(Refusal::Blank));
+    let mut joined = Rig::new();
+    let label = joined.store.superblock().label.clone().unwrap();
+    assert!(matches!(rig.store.join(Uuid::from_u128(1), label.clone()), Err(JoinError::WrongDisk { .. })));
+    let stranger = Label { member: 1, ..label.clone() };
+    assert!(matches!(rig.store.join(disk_id, stranger), Err(JoinError::Label(LabelError::Member { .. }))));
+    let large = Label { slice_bytes: 1 << 30, ..label.clone() };
+    assert!(matches!(rig.store.join(disk_id, large), Err(JoinError::Layout(_))));
+    assert!(matches!(joined.store.join(disk_id, label.clone()), Err(JoinError::NotBlank { .. })));
+    joined.lose_power();
+    assert_eq!(joined.store.superblock().label, Some(label));
+}
