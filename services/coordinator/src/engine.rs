@@ -79,7 +79,7 @@ pub struct Engine {
     locks: Arc<StripeLocks>,
     // The newest decided version of shards whose commit was not yet answered.
     decided: DashMap<(StripeAddress, Shard), Version>,
-    commits: CommitQueues,
+    commits: Arc<CommitQueues>,
     deposed: watch::Sender<Option<String>>,
 }
 
@@ -91,7 +91,7 @@ impl Engine {
         meta: Meta,
         versions: Arc<VersionSequence>,
     ) -> Arc<Self> {
-        let commits = CommitQueues::new(members.count());
+        let commits = Arc::new(CommitQueues::new(members.count()));
         let engine = Arc::new(Engine {
             codec: Codec::new(extents.geometry().profile()),
             members,

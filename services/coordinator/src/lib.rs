@@ -31,7 +31,7 @@ use stripeset_proto::{
 use stripeset_stripe::code::{KernelFault, self_test};
 use stripeset_telemetry::shutdown::{STOP_LIMIT, Shutdown};
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use uuid::Uuid;
@@ -91,6 +91,7 @@ pub struct Coordinator {
     shared: Arc<Shared>,
     listener: TcpListener,
     address: SocketAddr,
+    closed: oneshot::Receiver<()>,
     // Held for as long as the coordinator lives.
     _lock: File,
 }
@@ -101,7 +102,7 @@ impl Coordinator {
     pub async fn bind(config: CoordinatorConfig) -> Result<Self, CoordinatorError> {
         self_test()?;
         let lock = lock_state(&config.state)?;
-        let meta = Meta::open(&config.state)?;
+        let (meta, closed) = Meta::open(&config.state)?;
         let listen = |source| CoordinatorError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
@@ -110,7 +111,7 @@ impl Coordinator {
         tracing::info!(%address, %epoch, state = %config.state.display(), "coordinator started");
         let versions = Arc::new(VersionSequence::new(epoch));
         let shared = Arc::new(Shared::open(config, meta, versions)?);
-        Ok(Coordinator { shared, listener, address, _lock: lock })
+        Ok(Coordinator { shared, listener, address, closed, _lock: lock })
     }
 
     /// Address that it serves on.
@@ -141,6 +142,10 @@ impl Coordinator {
         if let Some(array) = self.shared.array() {
             // Agents may be gone too: then what is not committed is resolved at the next start.
             let _ = tokio::time::timeout(STOP_LIMIT / 5, array.settle()).await;
+        }
+        drop(self.shared);
+        if tokio::time::timeout(STOP_LIMIT / 5, self.closed).await.is_err() {
+            tracing::warn!("work was still going on when the time to stop was over");
         }
         tracing::info!("coordinator stopped");
         outcome

@@ -124,13 +124,15 @@ pub struct Extent {
 /// The metadata. Cheap to clone.
 #[derive(Clone)]
 pub struct Meta {
+    // Dropped before the sender, so that the thread's own reference is the last one.
     database: Arc<Database>,
     changes: mpsc::Sender<Change>,
 }
 
 impl Meta {
-    /// Opens or makes the database in a folder that no other process uses.
-    pub fn open(folder: &Path) -> Result<Meta, MetaError> {
+    /// Opens or makes the database in a folder that no other process uses. The second value is told when the database
+    /// is closed, which it is once the last [`Meta`] is gone.
+    pub fn open(folder: &Path) -> Result<(Meta, oneshot::Receiver<()>), MetaError> {
         let path = folder.join("metadata.redb");
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
@@ -143,9 +145,16 @@ impl Meta {
         tables::prepare(&database)?;
         let (changes, queue) = mpsc::channel(CHANGES_QUEUED_MAX);
         let writer = database.clone();
+        let (close, closed) = oneshot::channel();
         let thread = std::thread::Builder::new().name("metadata".to_owned());
-        match thread.spawn(move || write_until_closed(&writer, queue)) {
-            Ok(_) => Ok(Meta { database, changes }),
+        let work = move || {
+            write_until_closed(&writer, queue);
+            drop(writer);
+            // Nobody waits when the process simply ends.
+            let _ = close.send(());
+        };
+        match thread.spawn(work) {
+            Ok(_) => Ok((Meta { database, changes }, closed)),
             Err(error) => Err(MetaError::Thread(Arc::new(error))),
         }
     }

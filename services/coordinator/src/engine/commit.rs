@@ -68,19 +68,18 @@ impl CommitQueues {
 /// Starts one sender for each member. They end with the engine.
 pub(super) fn start(engine: &Arc<Engine>) {
     for member in engine.members.iter() {
-        tokio::spawn(send_until_dropped(Arc::downgrade(engine), member.index));
+        tokio::spawn(send_until_dropped(Arc::downgrade(engine), engine.commits.clone(), member.index));
     }
 }
 
-async fn send_until_dropped(engine: Weak<Engine>, member: MemberIndex) {
+async fn send_until_dropped(engine: Weak<Engine>, queues: Arc<CommitQueues>, member: MemberIndex) {
     loop {
-        {
-            let Some(engine) = engine.upgrade() else { return };
-            let queue = &engine.commits.by_member[member.0 as usize];
-            // The engine is held over this wait, which is short.
-            let _ = tokio::time::timeout(COMMIT_DELAY, queue.full.notified()).await;
-            engine.send_commits(member).await;
-        }
+        let full = queues.by_member[member.0 as usize].full.notified();
+        // Either way it is time to send.
+        let _ = tokio::time::timeout(COMMIT_DELAY, full).await;
+        // Held while sending only: senders that wait must not keep the engine alive among themselves.
+        let Some(engine) = engine.upgrade() else { return };
+        engine.send_commits(member).await;
     }
 }
 

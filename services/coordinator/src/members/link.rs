@@ -213,13 +213,9 @@ impl Link {
         let session = Session { requests: requests.clone(), table: table.clone(), channel };
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
         self.silent_ticks.send_replace(0);
+        let _end = SessionEnd { link: self, table: &table };
         opened.await;
-        let ended = self.pump(&table, &requests, &mut answers).await;
-        *self.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        // Fails everything outstanding: dropping a sender is how a caller learns of the break.
-        lock(&table).clear();
-        self.silent_ticks.send_replace(0);
-        ended
+        self.pump(&table, &requests, &mut answers).await
     }
 
     async fn pump(
@@ -263,6 +259,21 @@ impl Link {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let ping = self.request(request_id, Operation::Ping(v1::PingOperation {}));
         if requests.try_send(ping).is_ok() { request_id } else { UNSENT }
+    }
+}
+
+/// Ends a session also where the future that runs it is dropped.
+struct SessionEnd<'a> {
+    link: &'a Link,
+    table: &'a Table,
+}
+
+impl Drop for SessionEnd<'_> {
+    fn drop(&mut self) {
+        *self.link.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        // Fails everything outstanding: dropping a sender is how a caller learns of the break.
+        lock(self.table).clear();
+        self.link.silent_ticks.send_replace(0);
     }
 }
 
