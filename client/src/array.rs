@@ -36,20 +36,21 @@ impl ArrayClient {
     /// blank or the coordinator has an array, `Unavailable` if an agent does not answer.
     ///
     /// ```
-    /// # use stripeset_client::{ArrayPlan, Client, ErrorKind};
+    /// # use stripeset_client::{ArrayPlan, Client};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let cluster = stripeset_testing::Cluster::start(5, "raid5").await;
+    /// # let cluster = stripeset_testing::Cluster::start_blank(3).await;
     /// # let client = Client::connect(cluster.endpoint()).await?;
+    /// # let agents = (0..3).map(|n| cluster.agent_address(n).to_string()).collect();
+    /// // For example let agents = vec!["a:7421".to_owned(), "b:7421".to_owned(), "c:7421".to_owned()];
     /// let plan = ArrayPlan {
-    ///     agents: (0..5).map(|n| format!("10.0.0.{n}:7421")).collect(),
+    ///     agents,
     ///     data_profile: "raid5".to_owned(),
     ///     metadata_profile: "raid5".to_owned(),
     ///     ..ArrayPlan::default()
     /// };
-    /// let made = client.array().create_array(plan).await;
-    /// // This coordinator has an array already.
-    /// assert_eq!(made.unwrap_err().kind(), ErrorKind::Precondition);
+    /// let array = client.array().create_array(plan).await?;
+    /// assert_eq!(array.data_profile, "raid5-2+1");
     /// # Ok(())
     /// # }
     /// ```

@@ -164,12 +164,24 @@ impl Client {
 
 impl ClientBuilder {
     /// Longest time to make the connection. 5 s by default.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use stripeset_client::Client;
+    /// let builder = Client::builder("http://127.0.0.1:7420").connect_deadline(Duration::from_secs(1));
+    /// ```
     pub fn connect_deadline(mut self, limit: Duration) -> Self {
         self.settings.connect_deadline = limit;
         self
     }
 
     /// Longest time for a call that is not a stream, all attempts together. 60 s by default.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use stripeset_client::Client;
+    /// let builder = Client::builder("http://127.0.0.1:7420").call_deadline(Duration::from_secs(10));
+    /// ```
     pub fn call_deadline(mut self, limit: Duration) -> Self {
         self.settings.call_deadline = limit;
         self
@@ -177,12 +189,23 @@ impl ClientBuilder {
 
     /// Longest time in which a stream (put, get) may make no progress on the server's side. 60 s by default. Streams
     /// have no limit in all: it would depend on their length.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use stripeset_client::Client;
+    /// let builder = Client::builder("http://127.0.0.1:7420").idle_deadline(Duration::from_secs(10));
+    /// ```
     pub fn idle_deadline(mut self, limit: Duration) -> Self {
         self.settings.idle_deadline = limit;
         self
     }
 
     /// How often and how soon to try again.
+    ///
+    /// ```
+    /// # use stripeset_client::{Client, RetryPolicy};
+    /// let builder = Client::builder("http://127.0.0.1:7420").retry(RetryPolicy::never());
+    /// ```
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.settings.retry = policy;
         self
@@ -192,6 +215,15 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// As [`Client::connect`].
+    ///
+    /// ```
+    /// # use stripeset_client::{Client, ErrorKind};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let error = Client::builder("not a URL").connect().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    /// # }
+    /// ```
     pub async fn connect(self) -> Result<Client, Error> {
         let settings = self.settings;
         let channel = connect::connect(&settings.endpoint, settings.connect_deadline).await?;

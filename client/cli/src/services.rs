@@ -58,7 +58,6 @@ pub(crate) async fn agent(arguments: AgentArguments, output: Output) -> Result<(
     let agent = Agent::bind(AgentConfig { disk: disk.clone(), size, listen }).await;
     let agent =
         agent.map_err(|error| Failure::failed(format!("cannot serve {}: {error}", disk.display())))?;
-    tracing::info!(address = %agent.local_addr(), disk = %disk.display(), "agent serves");
     bounded(agent.serve(stop.clone()), &stop).await
 }
 
@@ -89,7 +88,6 @@ pub(crate) async fn coordinator(arguments: CoordinatorArguments, output: Output)
     let config = CoordinatorConfig { start_patience, ..CoordinatorConfig::new(listen, state) };
     let coordinator = Coordinator::bind(config).await;
     let coordinator = coordinator.map_err(|error| Failure::failed(format!("cannot serve: {error}")))?;
-    tracing::info!(address = %coordinator.local_addr(), "coordinator serves");
     bounded(coordinator.serve(stop.clone()), &stop).await
 }
 
