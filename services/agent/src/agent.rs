@@ -167,7 +167,7 @@ fn open_store(path: &Path, size: Option<u64>) -> Result<Store, AgentError> {
                 AgentError::opening(&path, error)
             }
             // A superblock of ours with a label that was never accepted: damage that the checksum did not see.
-            OpenError::Layout(_) => AgentError::SuperblocksDamaged { path },
+            OpenError::Label(_) | OpenError::Layout(_) => AgentError::SuperblocksDamaged { path },
         }
     })
 }
@@ -224,3 +224,6 @@ async fn watch_failure(mut failed: watch::Receiver<bool>, health: &HealthReporte
     }
     std::future::pending().await
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,6 +97,8 @@ pub(crate) enum OpenError {
     Superblock(#[from] SuperblockError),
     #[error("the disk has {bytes} bytes, it was formatted with {formatted}")]
     LengthChanged { bytes: u64, formatted: u64 },
+    #[error("the label is not one that the disk can have: {0}")]
+    Label(#[from] LabelError),
     #[error("the label does not fit the disk: {0}")]
     Layout(#[from] NoRoom),
     #[error("the disk cannot be read or written")]
@@ -138,6 +140,7 @@ impl Store {
         }
         let mut store = Store::blank(disk, superblock);
         if let Some(label) = &store.superblock.label {
+            label.check(store.superblock.disk_id)?;
             let layout = Layout::new(store.disk.bytes(), label.unit_bytes, label.slice_bytes)?;
             store.lay_out(layout);
             store.replay(layout)?;

@@ -4,7 +4,7 @@
 use std::{
     io::{self, ErrorKind, IoSlice},
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use super::{Disk, Traffic};
@@ -29,6 +29,7 @@ impl Dice {
 #[derive(Clone)]
 pub(crate) struct SimulatedDisk {
     state: Arc<Mutex<State>>,
+    released: Arc<Condvar>,
 }
 
 #[derive(Default)]
@@ -44,6 +45,8 @@ struct State {
     /// Power is lost at this operation: of it, and of all later ones, the caller sees an error.
     power_lost_at: Option<u64>,
     sync_fails: bool,
+    /// Syncs do not return.
+    frozen: bool,
     write_fails: Option<ErrorKind>,
     allocate_fails: bool,
     /// Bytes that cannot be read.
@@ -60,7 +63,8 @@ impl SimulatedDisk {
 
     fn with(durable: Vec<u8>) -> SimulatedDisk {
         let current = durable.clone();
-        SimulatedDisk { state: Arc::new(Mutex::new(State { durable, current, ..State::default() })) }
+        let state = Arc::new(Mutex::new(State { durable, current, ..State::default() }));
+        SimulatedDisk { state, released: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -77,6 +81,16 @@ impl SimulatedDisk {
 
     pub(crate) fn fail_syncs(&self) {
         self.state().sync_fails = true;
+    }
+
+    /// Lets syncs wait until [`SimulatedDisk::thaw`].
+    pub(crate) fn freeze(&self) {
+        self.state().frozen = true;
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.state().frozen = false;
+        self.released.notify_all();
     }
 
     pub(crate) fn fail_writes(&self, kind: Option<ErrorKind>) {
@@ -181,7 +195,9 @@ impl Disk for SimulatedDisk {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        let mut state = self.state();
+        let state = self.state();
+        let waited = self.released.wait_while(state, |state| state.frozen);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         state.begin()?;
         if state.sync_fails {
             return Err(io::Error::other("sync failed"));

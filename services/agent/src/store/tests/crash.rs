@@ -110,9 +110,12 @@ impl Allowed {
                 let pairs = seen.sectors.iter_mut().zip(&was.sectors);
                 pairs.filter(|(seen, _)| **seen == Bad).for_each(|(seen, was)| *seen = *was);
             }
-            ModelUnit { rebuilt: None, ..state.clone() } == seen
+            // An abort, which raises the floor alone, and a write of the same group are kept or lost each by itself.
+            ModelUnit { rebuilt: None, floor: seen.floor, ..state.clone() } == seen
         };
-        if self.states.iter().chain(&self.uncommitted).any(known) {
+        let mut states = self.states.iter().chain(&self.uncommitted);
+        let floors = self.states.iter().any(|state| state.floor == seen.floor);
+        if floors && seen.floor >= seen.pending_version() && states.any(known) {
             return Ok(());
         }
         if !self.replaced {

@@ -242,8 +242,6 @@ impl Choice {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
-
     #[test]
     fn the_store_does_what_the_model_does(choices in vec((0_u64..3, choice()), 1..60)) {
         let mut rig = Rig::new();
