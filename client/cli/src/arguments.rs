@@ -332,8 +332,8 @@ pub(crate) enum MemberCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArguments {
-    /// Name of the object
-    #[arg(required_unless_present = "logical", conflicts_with = "logical")]
+    /// Name of the object; or give --logical
+    #[arg(conflicts_with = "logical")]
     pub(crate) name: Option<String>,
     /// First byte in the object
     #[arg(long, value_name = "SIZE", value_parser = quantity::size, default_value = "0")]

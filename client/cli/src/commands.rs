@@ -30,7 +30,7 @@ pub(crate) async fn run(command: Command, endpoint: &str, output: Output) -> Res
         Command::Rm { name } => objects::remove(&connect(endpoint).await?, &name, output).await,
         Command::Status => status::run(endpoint, output).await,
         Command::Member(MemberCommand::List) => member::list(&connect(endpoint).await?, output).await,
-        Command::Explain(arguments) => explain::run(&connect(endpoint).await?, arguments, output).await,
+        Command::Explain(arguments) => explain::run(endpoint, arguments, output).await,
         Command::Array(ArrayCommand::Create(arguments)) => array::create(endpoint, arguments, output).await,
         Command::Array(ArrayCommand::Show) => array::show(&connect(endpoint).await?, output).await,
         Command::Health { address } => health::run(&address, output).await,

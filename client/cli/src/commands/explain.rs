@@ -44,14 +44,14 @@ struct Parity {
     length: u64,
 }
 
-pub(super) async fn run(client: &Client, arguments: ExplainArguments, output: Output) -> Result<(), Failure> {
+pub(super) async fn run(endpoint: &str, arguments: ExplainArguments, output: Output) -> Result<(), Failure> {
     let ExplainArguments { name, offset, length, logical } = arguments;
     let place = match (name, logical) {
         (_, Some(logical)) => Place::Logical(logical),
         (Some(name), None) => Place::Object { name, offset, length },
         (None, None) => return Err(Failure::usage("give the NAME of an object or --logical ADDRESS")),
     };
-    let explanation = client.array().explain(place).await?;
+    let explanation = Client::connect(endpoint).await?.array().explain(place).await?;
     output.show(&document(&explanation), || text(&explanation))
 }
 
