@@ -1,7 +1,8 @@
 //! The store: one disk's units under the agent's rules (A0 to A8 of the protocol). Synchronous, one owner, no clock.
 //!
 //! This file decides who may ask (disk, epoch), when what was done is durable, and what happens when the disk fails.
-//! Writes are in [`write`], reads in [`read`], what a start finds in [`replay`], inspection in [`inspect`].
+//! First phases are in [`prepare`], what follows them in [`settle`], reads in [`read`], what a start finds in [`replay`],
+//! inspection in [`inspect`], the way to the disk in [`access`].
 //!
 //! Callers carry out a group of operations, then [`Store::sync`] once, then answer. Before the sync nothing that an
 //! operation changed may be told to anyone.
@@ -15,12 +16,9 @@
 //! 5. Once a write or a sync has failed nothing is written any more, and nothing is reported as done: pages that the
 //!    kernel could not write may be gone although a later sync succeeds.
 
-use std::{
-    collections::BTreeMap,
-    io::{self, IoSlice},
-};
+use std::{collections::BTreeMap, io};
 
-use stripeset_stripe::{Epoch, SECTOR_BYTES, Version};
+use stripeset_stripe::{Epoch, Version};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -29,17 +27,19 @@ use crate::{
     label::{Label, LabelError},
     layout::{Layout, NoRoom},
     operation::{Operation, Outcome, PendingWrite},
-    record::{Found, HEAD_BYTES, Head, Record},
+    record::{Found, Head},
     refusal::Refusal,
     superblock::{Superblock, SuperblockError},
 };
 
+mod access;
 mod index;
 pub(crate) mod inspect;
+mod prepare;
 mod read;
 mod replay;
+mod settle;
 mod slots;
-mod write;
 
 use index::Index;
 pub(crate) use index::UnitState;
@@ -348,68 +348,6 @@ impl Store {
         self.failure = Some(failure.clone());
         Refusal::DiskFailed(failure)
     }
-
-    /// Writes pieces, given with their offsets in ascending order; neighbours go in one call. A full disk is an answer,
-    /// any other error the end of writing.
-    fn write_pieces(&mut self, pieces: &[(u64, &[u8])]) -> Result<(), Refusal> {
-        if let Some(failure) = &self.failure {
-            return Err(Refusal::DiskFailed(failure.clone()));
-        }
-        let mut rest = pieces;
-        while let Some((start, _)) = rest.first() {
-            let mut end = *start;
-            let neighbours = rest.iter().take_while(|(offset, bytes)| {
-                let joins = *offset == end;
-                end += bytes.len() as u64;
-                joins
-            });
-            let mut slices: Vec<_> = neighbours.map(|(_, bytes)| IoSlice::new(bytes)).collect();
-            rest = &rest[slices.len()..];
-            if let Err(error) = self.disk.write(*start, &mut slices) {
-                if disk::is_full(&error) {
-                    self.counters.disk_errors += 1;
-                    return Err(Refusal::Full);
-                }
-                return Err(self.fail("writing", &error));
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes a head over the one at `offset`.
-    fn write_head(&mut self, offset: u64, head: &Head) -> Result<(), Refusal> {
-        let bytes = head.encode(self.superblock.disk_id);
-        self.write_pieces(&[(offset, &bytes)])
-    }
-
-    /// Reads the head of a unit's record at home.
-    fn read_head(&mut self, layout: &Layout, unit: u64) -> Result<Found<Head>, Refusal> {
-        let bytes = self.read_whole(layout.record_offset(unit), HEAD_BYTES)?;
-        Ok(match Head::decode(&bytes, self.superblock.disk_id) {
-            Found::Whole(head) if !head.is_at_home(unit) => Found::Damaged,
-            found => found,
-        })
-    }
-
-    /// Decodes a unit's record at home.
-    fn decode_home(&self, layout: &Layout, unit: u64, bytes: &[u8]) -> Found<Record> {
-        match Record::decode(bytes, self.superblock.disk_id, layout.unit_sectors()) {
-            Found::Whole(record) if !record.head.is_at_home(unit) => Found::Damaged,
-            found => found,
-        }
-    }
-
-    /// Reads bytes that are of no use unless all are there.
-    fn read_whole(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Refusal> {
-        let error = match self.disk.read(offset, length) {
-            Ok(bytes) if bytes.len() == length => return Ok(bytes),
-            Ok(_) => io::Error::from(io::ErrorKind::UnexpectedEof),
-            Err(error) => error,
-        };
-        self.counters.disk_errors += 1;
-        tracing::warn!(offset, length, %error, "a read failed");
-        Err(Refusal::DiskFailed(format!("reading: {error}")))
-    }
 }
 
 impl Pending {
@@ -430,19 +368,6 @@ impl Pending {
             None => layout.record_offset(unit),
         }
     }
-}
-
-impl Head {
-    /// Whether this is what the record of `unit` can be: a redo at home, or another unit's record, is a write that went
-    /// to a wrong place.
-    fn is_at_home(&self, unit: u64) -> bool {
-        self.unit == unit && self.state != crate::record::State::Redo
-    }
-}
-
-/// The bytes of the redo that follows the record in a slot, sector by sector.
-fn redo_bytes<'a>(layout: &Layout, slot_bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    slot_bytes[layout.record_bytes()..].chunks_exact(SECTOR_BYTES)
 }
 
 /// Version of what is committed in a record at home.

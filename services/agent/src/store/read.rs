@@ -9,7 +9,7 @@ use bytes::Bytes;
 use stripeset_proto::convert::Identity;
 use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits, checksum};
 
-use super::{Store, redo_bytes};
+use super::{Store, access::redo_bytes};
 use crate::{
     layout::Layout,
     operation::{Read, ReadOutcome},

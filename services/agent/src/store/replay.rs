@@ -19,7 +19,7 @@ use std::{collections::BTreeMap, io};
 
 use stripeset_stripe::{SECTOR_BYTES, Version, checksum};
 
-use super::{OpenError, Pending, Store, UnitState, committed, redo_bytes};
+use super::{OpenError, Pending, Store, UnitState, access::redo_bytes, committed};
 use crate::{
     layout::Layout,
     record::{Body, Found, HEAD_BYTES, Head, Record, State},

@@ -2,16 +2,21 @@
 //!
 //! Sectors are told apart by the one byte that fills them. Units have four sectors, so that a unit is quickly named.
 
+use std::io::IoSlice;
+
 use bytes::Bytes;
 use stripeset_proto::convert::Identity;
-use stripeset_stripe::geometry::{ChunkIndex, Row, Shard};
+use stripeset_stripe::{
+    SECTOR_BYTES,
+    geometry::{ChunkIndex, Row, Shard},
+};
 
 use super::*;
 use crate::{
     disk::simulated::{Dice, SimulatedDisk},
     label::LabelMember,
     operation::{Entry, Prepare, Read, Rebuild, Run, UnitVersion},
-    record::Summary,
+    record::{HEAD_BYTES, Summary},
 };
 
 mod crash;

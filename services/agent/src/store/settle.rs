@@ -1,127 +1,20 @@
-//! Changes of units: prepare (A2, A2f), commit and abort (A3), rebuild (A5), discard (A7).
+//! What becomes of a unit after the first phase: commit and abort (A3), discard (A7), rebuild (A5).
 //!
-//! Order on disk: nothing here waits for a sync, so everything between two syncs may be lost or kept in any
-//! combination. [`super::replay`] copes with each; the one order that matters is that a slot is used again only after a
-//! sync (`Slots::give_back`).
+//! Nothing here waits for a sync, so everything between two syncs may be kept or lost in any combination, and
+//! [`super::replay`] copes with each. Two orders matter: a prepare is durable before its commit begins, and a slot is
+//! used again only after a sync (`Slots::give_back`).
 
-use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits, checksum};
+use stripeset_stripe::{Version, bits::Bits, checksum};
 
-use super::{Pending, Store, UnitState, committed, redo_bytes};
+use super::{Pending, Store, UnitState, access::redo_bytes, prepare::check_shape};
 use crate::{
     layout::{Layout, UNIT_SECTORS_MAX},
-    operation::{Entry, Prepare, Rebuild, Run, UnitVersion},
-    record::{Body, Found, Head, Record, State, Summary},
+    operation::{Rebuild, UnitVersion},
+    record::{Body, Found, Head, Record, State},
     refusal::Refusal,
 };
 
 impl Store {
-    /// First phase of a write.
-    pub(super) fn prepare(&mut self, prepare: Prepare) -> Result<(), Refusal> {
-        let layout = self.writable()?;
-        let (unit, version) = (prepare.unit, prepare.version);
-        Store::check_unit(&layout, unit)?;
-        check_shape(&layout, &prepare.runs, prepare.summary.as_ref())?;
-        self.counters.prepares += 1;
-        if self.pending.get(&unit).is_some_and(|pending| pending.head.version == version) {
-            return Ok(());
-        }
-        let floor = self.index.floor(unit);
-        if version <= floor {
-            let done = committed(&self.read_head(&layout, unit)?) == version;
-            return if done { Ok(()) } else { Err(Refusal::BelowFloor { unit, given: version, floor }) };
-        }
-        match prepare.entry {
-            Entry::Fresh => self.prepare_fresh(&layout, prepare),
-            Entry::Over(base) => self.prepare_over(&layout, prepare, base),
-        }
-    }
-
-    /// Record and bytes go straight home; the record says that the write is pending.
-    fn prepare_fresh(&mut self, layout: &Layout, prepare: Prepare) -> Result<(), Refusal> {
-        let (unit, version) = (prepare.unit, prepare.version);
-        self.check_pending_limit(unit)?;
-        let mut body = Body::never_written(layout.unit_sectors());
-        body.enter(&prepare.runs);
-        body.summary = prepare.summary;
-        let head = Head {
-            identity: prepare.identity,
-            version,
-            participants: prepare.participants,
-            ..Head::bare(State::Fresh, unit, version)
-        };
-        let head = match self.write_home(layout, Record::new(head, body), &prepare.runs) {
-            Ok(head) => head,
-            Err(refusal) => {
-                // The stripe is empty, so nothing is lost that anyone needs; but bytes may have changed under the
-                // record that was there. Best effort: a disk without space for a head keeps the old one, whose
-                // sectors then fail their checksums.
-                let _ = self.write_head(layout.record_offset(unit), &Head::bare(State::Empty, unit, version));
-                self.settle(unit, UnitState::Empty, version);
-                return Err(refusal);
-            }
-        };
-        self.settle(unit, UnitState::Fresh, version);
-        self.pending.insert(unit, Pending { head, slot: None, prepared_at: self.syncs });
-        Ok(())
-    }
-
-    /// Record and bytes go to a journal slot; the old ones stay readable at home.
-    fn prepare_over(&mut self, layout: &Layout, prepare: Prepare, base: Version) -> Result<(), Refusal> {
-        let (unit, version) = (prepare.unit, prepare.version);
-        match self.pending.get(&unit).map(|pending| pending.head.version) {
-            // A base is always decided.
-            Some(pending) if pending == base => self.commit_pending(layout, unit)?,
-            Some(pending) => return Err(Refusal::Busy { unit, pending }),
-            None => {}
-        }
-        let bytes = self.read_whole(layout.record_offset(unit), layout.record_bytes())?;
-        let Record { head: old, mut body } = match self.decode_home(layout, unit, &bytes) {
-            Found::Whole(record) => record,
-            Found::Blank => return Err(Refusal::Empty { unit }),
-            Found::Damaged => return Err(Refusal::Damaged { unit }),
-        };
-        match old.state {
-            State::Committed => {}
-            State::Empty => return Err(Refusal::Empty { unit }),
-            State::Fresh | State::Redo | State::Damaged => return Err(Refusal::Damaged { unit }),
-        }
-        if old.version != base {
-            return Err(Refusal::VersionMismatch { unit, wanted: base, found: old.version });
-        }
-        if old.identity != prepare.identity {
-            return Err(Refusal::OtherIdentity { unit, found: old.version });
-        }
-        if body.summary.is_some() != prepare.summary.is_some() {
-            let message =
-                format!("unit {unit}: a write brings a stripe summary if, and only if, the unit has one");
-            return Err(Refusal::Invalid(message));
-        }
-        self.check_pending_limit(unit)?;
-        self.allocate_home(layout, unit, &body, &prepare.runs)?;
-        let redo = body.enter(&prepare.runs);
-        body.summary = prepare.summary;
-        let head = Head {
-            identity: prepare.identity,
-            version,
-            base,
-            participants: prepare.participants,
-            redo,
-            ..Head::bare(State::Redo, unit, version)
-        };
-        let slot = self.take_slot()?;
-        let head = match self.write_slot(layout, slot, Record::new(head, body), &prepare.runs) {
-            Ok(head) => head,
-            Err(refusal) => {
-                self.slots.untake(slot);
-                return Err(refusal);
-            }
-        };
-        self.index.raise(unit, version);
-        self.pending.insert(unit, Pending { head, slot: Some(slot), prepared_at: self.syncs });
-        self.dirty = true;
-        Ok(())
-    }
-
     /// Makes the pending ones of the writes given the committed state of their units.
     pub(super) fn commit(&mut self, writes: &[UnitVersion]) -> Result<(), Refusal> {
         let layout = self.writable()?;
@@ -331,134 +224,12 @@ impl Store {
     }
 
     /// What was pending is applied or void now; its slot is free after the next sync.
-    fn settle(&mut self, unit: u64, state: UnitState, floor: Version) {
+    pub(super) fn settle(&mut self, unit: u64, state: UnitState, floor: Version) {
         if let Some(Pending { slot: Some(slot), .. }) = self.pending.remove(&unit) {
             self.slots.give_back(slot);
         }
         self.index.set(unit, state, floor);
         self.dirty = true;
-    }
-
-    /// A free slot; a sync may free some that wait for one.
-    fn take_slot(&mut self) -> Result<u32, Refusal> {
-        if let Some(slot) = self.slots.take() {
-            return Ok(slot);
-        }
-        self.sync()?;
-        let limit = u64::from(self.slots.count());
-        self.slots.take().ok_or(Refusal::Limit { what: "no free journal slot", limit })
-    }
-
-    fn check_pending_limit(&self, unit: u64) -> Result<(), Refusal> {
-        if self.pending.len() < super::PENDING_MAX || self.pending.contains_key(&unit) {
-            return Ok(());
-        }
-        Err(Refusal::Limit { what: "too many pending writes", limit: super::PENDING_MAX as u64 })
-    }
-
-    /// Takes space for sectors that were never written, so that to apply the write later cannot fail for want of it.
-    fn allocate_home(
-        &mut self,
-        layout: &Layout,
-        unit: u64,
-        body: &Body,
-        runs: &[Run],
-    ) -> Result<(), Refusal> {
-        for run in runs {
-            if (run.first_sector..run.end()).all(|sector| body.written.get(sector)) {
-                continue;
-            }
-            let offset = layout.sector_offset(unit, run.first_sector);
-            if let Err(error) = self.disk.allocate(offset, run.data.len() as u64) {
-                self.counters.disk_errors += 1;
-                return Err(Refusal::of_disk(&error));
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes a record and its runs home, in one call where they touch. Returns the head as written.
-    fn write_home(&mut self, layout: &Layout, record: Record, runs: &[Run]) -> Result<Head, Refusal> {
-        let unit = record.head.unit;
-        let place = |run: &Run| layout.sector_offset(unit, run.first_sector);
-        self.write_record(layout, layout.record_offset(unit), record, runs, place)
-    }
-
-    /// Writes a record and its runs to a slot, packed one behind the other. Returns the head as written.
-    fn write_slot(
-        &mut self,
-        layout: &Layout,
-        slot: u32,
-        record: Record,
-        runs: &[Run],
-    ) -> Result<Head, Refusal> {
-        let offset = layout.slot_offset(slot);
-        let mut next = offset + layout.record_bytes() as u64;
-        let place = |run: &Run| {
-            let place = next;
-            next += run.data.len() as u64;
-            place
-        };
-        self.write_record(layout, offset, record, runs, place)
-    }
-
-    fn write_record(
-        &mut self,
-        layout: &Layout,
-        offset: u64,
-        mut record: Record,
-        runs: &[Run],
-        mut place: impl FnMut(&Run) -> u64,
-    ) -> Result<Head, Refusal> {
-        let mut bytes = std::mem::take(&mut self.record_bytes);
-        record.encode(self.superblock.disk_id, layout.record_bytes(), &mut bytes);
-        let mut pieces = vec![(offset, bytes.as_slice())];
-        pieces.extend(runs.iter().map(|run| (place(run), &run.data[..])));
-        let written = self.write_pieces(&pieces);
-        self.record_bytes = bytes;
-        written.map(|()| record.head)
-    }
-
-    /// Reads the record in a slot, and the bytes of its redo behind it.
-    pub(super) fn read_slot(
-        &mut self,
-        layout: &Layout,
-        slot: u32,
-    ) -> Result<(Found<Record>, Vec<u8>), Refusal> {
-        let (offset, record_bytes) = (layout.slot_offset(slot), layout.record_bytes());
-        // Most redos are a sector or two: one read fetches all of those.
-        let mut bytes =
-            self.read_whole(offset, record_bytes + (2 * SECTOR_BYTES).min(layout.unit_bytes()))?;
-        let found =
-            match Record::decode(&bytes[..record_bytes], self.superblock.disk_id, layout.unit_sectors()) {
-                Found::Whole(record) if record.head.state != State::Redo => Found::Damaged,
-                found => found,
-            };
-        if let Found::Whole(record) = &found {
-            let length = record_bytes + record.head.redo.count() * SECTOR_BYTES;
-            if length > bytes.len() {
-                let rest = self.read_whole(offset + bytes.len() as u64, length - bytes.len())?;
-                bytes.extend_from_slice(&rest);
-            }
-            bytes.truncate(length);
-        }
-        Ok((found, bytes))
-    }
-}
-
-impl Body {
-    /// Enters runs as written, and returns which sectors they are.
-    fn enter(&mut self, runs: &[Run]) -> Bits {
-        let mut entered = Bits::new(UNIT_SECTORS_MAX);
-        for run in runs {
-            for (sector, crc) in (run.first_sector..run.end()).zip(&run.checksums) {
-                self.written.set(sector, true);
-                self.lost.set(sector, false);
-                self.checksums[sector] = *crc;
-                entered.set(sector, true);
-            }
-        }
-        entered
     }
 }
 
@@ -476,22 +247,6 @@ impl UnitState {
 
 fn check_units(layout: &Layout, writes: &[UnitVersion]) -> Result<(), Refusal> {
     writes.iter().try_for_each(|write| Store::check_unit(layout, write.unit))
-}
-
-/// Refuses runs and summaries that do not fit the units of this disk.
-fn check_shape(layout: &Layout, runs: &[Run], summary: Option<&Summary>) -> Result<(), Refusal> {
-    let sectors = layout.unit_sectors();
-    if let Some(run) = runs.last().filter(|run| run.end() > sectors) {
-        return Err(Refusal::Invalid(format!("sectors up to {}: a unit has {sectors}", run.end())));
-    }
-    let Some(summary) = summary else { return Ok(()) };
-    let (given, largest) =
-        (summary.checksums.len(), sectors * usize::from(stripeset_stripe::profile::DATA_SHARDS_MAX));
-    if given == 0 || given > largest || !given.is_multiple_of(sectors) {
-        let message = format!("a summary of {given} sectors: a stripe has 1 to 16 units of {sectors}");
-        return Err(Refusal::Invalid(message));
-    }
-    Ok(())
 }
 
 /// The lost bits of a rebuild; refuses those that do not fit, or name a sector that the rebuild brings.
