@@ -55,7 +55,7 @@ pub(crate) enum Command {
     #[command(after_help = DEMO_EXAMPLES)]
     Demo(DemoArguments),
     /// Run a cluster on this machine until Ctrl-C
-    #[command(args_conflicts_with_subcommands = true, after_help = DEV_EXAMPLES)]
+    #[command(after_help = DEV_EXAMPLES)]
     Dev(DevArguments),
     /// Serve one disk (a service)
     Agent(AgentArguments),
@@ -162,10 +162,10 @@ pub(crate) struct DevStartArguments {
     pub(crate) name: String,
     /// Folder of the running `dev`
     #[arg(long, value_name = "DIR")]
-    pub(crate) dir: PathBuf,
+    pub(crate) dir: Option<PathBuf>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DevClusterArguments {
     /// Folder that keeps the cluster's data from one start to the next [default: a temporary one]
     #[arg(long, value_name = "DIR")]

@@ -151,9 +151,21 @@ struct Started {
     address: String,
 }
 
-/// Has the `dev` that runs in a folder start one of its processes again, and waits until that listens.
-pub(crate) async fn start_process(arguments: DevStartArguments, output: Output) -> Result<(), Failure> {
+/// Has the `dev` that runs in a folder start one of its processes again, and waits until that listens. The folder may
+/// stand before or after the word `start`; other flags of `dev` are for a cluster that is not running yet.
+pub(crate) async fn start_process(
+    arguments: DevStartArguments,
+    mut before: DevClusterArguments,
+    output: Output,
+) -> Result<(), Failure> {
     let DevStartArguments { name, dir } = arguments;
+    let outer = before.dir.take();
+    if before != DevClusterArguments::default() {
+        return Err(Failure::usage("`dev start` takes --dir alone: a running cluster keeps what it was made with"));
+    }
+    let Some(dir) = dir.or(outer) else {
+        return Err(Failure::usage("give the folder of the running `stripeset dev`: --dir DIR"));
+    };
     let name: ProcessName = name.parse().map_err(Failure::usage)?;
     let answer = cluster::ask(&dir, &format!("start {name}")).await?;
     let address = match answer.split_once(' ') {

@@ -53,7 +53,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         Command::Agent(arguments) => services::agent(arguments, output).await,
         Command::Coordinator(arguments) => services::coordinator(arguments, output).await,
         Command::Dev(arguments) => match arguments.command {
-            Some(DevCommand::Start(arguments)) => dev::start_process(arguments, output).await,
+            Some(DevCommand::Start(start)) => dev::start_process(start, arguments.cluster, output).await,
             None => dev::run(arguments.cluster, output).await,
         },
         Command::Demo(arguments) => demo::run(arguments, output).await,
