@@ -122,14 +122,10 @@ async fn take_data(
                         "a message of {length} bytes: at most {limit} are allowed"
                     )));
                 }
-                let came = crc32c::crc32c(&data.data);
-                if let Some(told) = data.crc32c.filter(|told| *told != came) {
-                    let at = writer.size();
-                    return Err(Error::invalid(format!(
-                        "bytes from offset {at} on have crc32c {came:08x}, the message says {told:08x}: damaged on the way"
-                    )));
+                if let Some(told) = data.crc32c {
+                    check_data(&data.data, told, writer.size())?;
                 }
-                writer.write(data.data, came).await?;
+                writer.write(data.data).await?;
             }
             Some(Part::Trailer(trailer)) => {
                 if next(stream).await?.is_some() {
@@ -146,6 +142,16 @@ async fn take_data(
             }
         }
     }
+}
+
+fn check_data(data: &[u8], told: u32, offset: u64) -> Result<(), Error> {
+    let came = crc32c::crc32c(data);
+    if came == told {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "bytes from offset {offset} on have crc32c {came:08x}, the message says {told:08x}: damaged on the way"
+    )))
 }
 
 async fn next(stream: &mut Streaming<v1::PutObjectRequest>) -> Result<Option<Part>, Error> {
