@@ -2,13 +2,13 @@
 //!
 //! Real agents and a real coordinator in one process, talked to through the SDK; damage is done to the disk files.
 
-use std::{
-    os::unix::fs::FileExt,
-    time::{Duration, Instant},
-};
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+use std::{os::unix::fs::FileExt, time::Duration};
 
 use stripeset_client::{Client, ErrorKind, MemberState, Place, RetryPolicy, SectorPlace};
 use stripeset_testing::{Cluster, DISK_BYTES};
+use tokio::time::Instant;
 
 const MIB: usize = 1024 * 1024;
 

@@ -33,27 +33,32 @@ impl Engine {
         ranges: &[ReadRange],
     ) -> Result<Vec<Bytes>, ReadError> {
         let asked = |range: &ReadRange| self.member_of(stripe, range.shard).worth_asking();
-        if ranges.iter().all(asked) {
-            let direct = tokio::time::timeout(HEDGE, self.read_direct(stripe, ranges)).await;
-            if let Ok(Some(bytes)) = direct {
-                return Ok(bytes);
-            }
+        if ranges.iter().all(asked)
+            && let Some(bytes) = self.read_direct(stripe, ranges).await
+        {
+            return Ok(bytes);
         }
         let around = tokio::time::timeout(READ_LIMIT, self.read_around(stripe, ranges)).await;
         around.unwrap_or_else(|_| Err(ReadError::Unavailable { members: self.away(stripe) }))
     }
 
-    /// `None` unless every sector came as it should be.
+    /// `None` unless every sector came as it should be, and soon enough.
     async fn read_direct(&self, stripe: &StripeRef, ranges: &[ReadRange]) -> Option<Vec<Bytes>> {
-        let request = |range: &ReadRange| ShardRequest {
-            shard: range.shard,
-            first_sector: range.first_sector,
-            sectors: range.sectors,
-            version: range.version,
-            summary: false,
-        };
-        let reads = join_all(ranges.iter().map(|range| self.read_shard(stripe, request(range)))).await;
-        reads.into_iter().map(|read| read.ok().filter(|read| read.bad.none()).map(|read| read.data)).collect()
+        let reads = ranges.iter().map(|range| async move {
+            let request = ShardRequest {
+                shard: range.shard,
+                first_sector: range.first_sector,
+                sectors: range.sectors,
+                version: range.version,
+                summary: false,
+            };
+            let Ok(read) = tokio::time::timeout(HEDGE, self.read_shard(stripe, request)).await else {
+                self.member_of(stripe, range.shard).link.suspect();
+                return None;
+            };
+            read.ok().filter(|read| read.bad.none()).map(|read| read.data)
+        });
+        join_all(reads).await.into_iter().collect()
     }
 
     /// Reads the verticals from all shards, under the lock, and rebuilds what is not there. What is found bad is

@@ -11,7 +11,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -107,6 +107,8 @@ pub struct Link {
     next_request: AtomicU64,
     bytes: Arc<Semaphore>,
     silent_ticks: watch::Sender<u32>,
+    // A read gave up waiting for it, and it has answered nothing since.
+    suspect: AtomicBool,
 }
 
 impl Link {
@@ -119,6 +121,7 @@ impl Link {
             next_request: AtomicU64::new(1),
             bytes: Arc::new(Semaphore::new(OUTSTANDING_BYTES_MAX as usize)),
             silent_ticks: watch::Sender::new(0),
+            suspect: AtomicBool::new(false),
         }
     }
 
@@ -133,7 +136,12 @@ impl Link {
 
     /// Whether the member has answered lately, as far as it was asked.
     pub fn responsive(&self) -> bool {
-        *self.silent_ticks.borrow() < SUSPECT_TICKS
+        !self.suspect.load(Ordering::Relaxed) && *self.silent_ticks.borrow() < SUSPECT_TICKS
+    }
+
+    /// Notes that a read has waited long enough: others go round the member until it answers anything, pings included.
+    pub fn suspect(&self) {
+        self.suspect.store(self.connected(), Ordering::Relaxed);
     }
 
     /// How long the member has been silent, in ticks.
@@ -232,6 +240,7 @@ impl Link {
                 answer = answers.message() => match answer {
                     Ok(Some(answer)) => {
                         self.silent_ticks.send_if_modified(|ticks| std::mem::take(ticks) != 0);
+                        self.suspect.store(false, Ordering::Relaxed);
                         let is_ping = ping_outstanding == Some(answer.request_id);
                         if is_ping || ping_outstanding == Some(UNSENT) {
                             ping_outstanding = None;
@@ -274,6 +283,7 @@ impl Drop for SessionEnd<'_> {
         // Fails everything outstanding: dropping a sender is how a caller learns of the break.
         lock(self.table).clear();
         self.link.silent_ticks.send_replace(0);
+        self.link.suspect.store(false, Ordering::Relaxed);
     }
 }
 
