@@ -161,7 +161,9 @@ pub(crate) async fn start_process(
     let DevStartArguments { name, dir } = arguments;
     let outer = before.dir.take();
     if before != DevClusterArguments::default() {
-        return Err(Failure::usage("`dev start` takes --dir alone: a running cluster keeps what it was made with"));
+        return Err(Failure::usage(
+            "`dev start` takes --dir alone: a running cluster keeps what it was made with",
+        ));
     }
     let Some(dir) = dir.or(outer) else {
         return Err(Failure::usage("give the folder of the running `stripeset dev`: --dir DIR"));

@@ -28,11 +28,16 @@ use crate::{
     output::Output,
 };
 
+/// Threads for work that blocks: local files, standard input, the listing of a coordinator. More would not be faster,
+/// and each keeps memory of its own.
+const BLOCKING_THREADS_MAX: usize = 4;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // One thread for everything: half the CPU of a runtime with two, and the children of `dev` and `demo` have to be
     // started by a thread that lives as long as the process.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = match builder.enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build() {
         Ok(runtime) => runtime,
         Err(error) => return Failure::failed(format!("cannot start: {error}")).report(),
     };

@@ -110,10 +110,11 @@ impl Report {
         };
         let (matched, objects) = (self.objects_matched, self.objects);
         let bytes = show_size(self.bytes_matched);
-        text += &if self.matched {
-            format!("all {objects} objects ({bytes}) came back byte for byte with {killed}\n")
-        } else {
-            format!("only {matched} of {objects} objects ({bytes}) came back byte for byte with {killed}\n")
+        let came_back = format!("({bytes}) came back byte for byte with {killed}");
+        text += &match (self.matched, matched == objects) {
+            (true, _) => format!("all {objects} objects {came_back}\n"),
+            (false, true) => format!("all {objects} objects {came_back}, but not every file could be read\n"),
+            (false, false) => format!("only {matched} of {objects} objects {came_back}\n"),
         };
         text
     }

@@ -24,7 +24,8 @@ async fn with_an_agent_killed_everything_goes_on_and_it_can_come_back() {
 
     let dir = dev.dir();
     let dir = dir.to_str().unwrap();
-    let started = dev.run(&["dev", "--output", "json", "--dir", dir, "start", "agent-1"]).await.expect(0).json();
+    let started =
+        dev.run(&["dev", "--output", "json", "--dir", dir, "start", "agent-1"]).await.expect(0).json();
     assert_eq!(started["name"], "agent-1");
     until("it is in sync again", async || {
         dev.json(&["member", "list"]).await["members"][1]["state"] == "in_sync"

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Stdio};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::harness::{Dev, bytes, end, fields, until};
+use super::harness::{Dev, bytes, end, fields, signal, until};
 
 const OBJECT: [&str; 6] =
     ["allocated_bytes", "crc32c", "generation", "modified_unix_millis", "name", "size_bytes"];
@@ -128,7 +128,8 @@ async fn the_cluster_is_shown_with_every_field() {
 async fn pipes_carry_objects_both_ways() {
     let dev = Dev::start().await;
     let sent = bytes(3_000_000);
-    let mut put = dev.command(&["put", "-", "piped"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut put = dev.command(&["put", "-", "piped"]);
+    let mut put = put.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut stdin = put.stdin.take().unwrap();
     stdin.write_all(&sent).await.unwrap();
     drop(stdin);
@@ -169,7 +170,7 @@ async fn a_file_is_replaced_as_a_whole_and_a_put_cut_off_leaves_the_old_object()
         let mut stdin = put.stdin.take().unwrap();
         // More than all buffers on the way hold, so some of it has arrived.
         stdin.write_all(&bytes(30_000_000)).await.unwrap();
-        super::harness::signal(put.id().unwrap().try_into().unwrap(), with);
+        signal(put.id().unwrap().try_into().unwrap(), with);
         let status = put.wait().await.unwrap();
         assert_eq!(status.code(), (with == Signal::TERM).then_some(1));
         let mut get = dev.command(&["get", "a", "-"]);
@@ -181,4 +182,25 @@ async fn a_file_is_replaced_as_a_whole_and_a_put_cut_off_leaves_the_old_object()
         dev.json(&["status"]).await["capacity"]["used_bytes"].as_u64().unwrap() <= 128 << 10
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_get_that_is_stopped_leaves_the_old_file_and_nothing_beside_it() {
+    let dev = Dev::start().await;
+    let (local, folder) = (dev.path("local"), dev.place.path().join("out"));
+    fs::write(&local, bytes(40_000_000)).unwrap();
+    dev.run(&["put", &local, "a"]).await.expect(0);
+    fs::create_dir(&folder).unwrap();
+    let target = folder.join("target");
+    fs::write(&target, "old").unwrap();
+    let files = || fs::read_dir(&folder).unwrap().count();
+
+    let mut get = dev.command(&["get", "a", target.to_str().unwrap()]).stderr(Stdio::null()).spawn().unwrap();
+    until("bytes arrive beside the target", async || files() == 2).await;
+    // No more of them from here on, so the get cannot be done before it is stopped.
+    signal(dev.pid_of("coordinator"), Signal::STOP);
+    signal(get.id().unwrap().try_into().unwrap(), Signal::TERM);
+    assert_eq!(get.wait().await.unwrap().code(), Some(1));
+    signal(dev.pid_of("coordinator"), Signal::CONT);
+    assert_eq!((files(), fs::read_to_string(&target).unwrap().as_str()), (1, "old"));
 }
