@@ -158,3 +158,49 @@ impl From<Label> for v1::Label {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: Uuid = Uuid::from_u128(1);
+
+    fn label() -> Label {
+        let member = |id| LabelMember { disk_id: Uuid::from_u128(id), address: "host:1".to_owned() };
+        Label {
+            array_id: Uuid::from_u128(9),
+            revision: 1,
+            member: 0,
+            unit_bytes: 65_536,
+            slice_bytes: 1 << 26,
+            members: vec![member(1), member(2)],
+        }
+    }
+
+    #[test]
+    fn a_label_crosses_the_wire() {
+        assert_eq!(Label::try_from(v1::Label::from(label())), Ok(label()));
+        assert!(matches!(Label::try_from(v1::Label::default()), Err(LabelError::Convert(_))));
+    }
+
+    #[test]
+    fn what_a_disk_cannot_have_as_its_label_is_refused() {
+        assert_eq!(label().check(OWN), Ok(()));
+        for unit_bytes in [0, 2048, 65_537, 1 << 21] {
+            assert_eq!(Label { unit_bytes, ..label() }.check(OWN), Err(LabelError::Unit(unit_bytes)));
+        }
+        for slice_bytes in [0, 65_537, SLICE_BYTES_MAX + 65_536] {
+            let refused = LabelError::Slice { slice: slice_bytes, unit: 65_536 };
+            assert_eq!(Label { slice_bytes, ..label() }.check(OWN), Err(refused));
+        }
+        assert_eq!(Label { revision: 0, ..label() }.check(OWN), Err(LabelError::Revision));
+        assert_eq!(Label { members: vec![], ..label() }.check(OWN), Err(LabelError::Members(0)));
+        let refused = LabelError::Member { member: 2, members: 2 };
+        assert_eq!(Label { member: 2, ..label() }.check(OWN), Err(refused));
+        assert!(matches!(Label { member: 1, ..label() }.check(OWN), Err(LabelError::OtherDisk { .. })));
+        let mut long = label();
+        long.members[1].address = "a".repeat(ADDRESS_BYTES_MAX + 1);
+        let refused = LabelError::Address { member: 1, length: ADDRESS_BYTES_MAX + 1 };
+        assert_eq!(long.check(OWN), Err(refused));
+    }
+}

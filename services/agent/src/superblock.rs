@@ -165,3 +165,6 @@ impl Copy {
         if let Copy::Whole(superblock) = self { Some(superblock) } else { None }
     }
 }
+
+#[cfg(test)]
+mod tests;
