@@ -1,6 +1,6 @@
 //! What the store asks of a disk: read, write, sync, give back. Decides nothing about what the bytes mean.
 //!
-//! Three disks exist: a file and a block device ([`file`]), and one in memory that crashes on demand (tests). Writes may
+//! Three disks exist: a file and a block device ([`mod@file`]), and one in memory that crashes on demand (tests). Writes may
 //! reach the medium in any order, in pieces of 512 bytes, until a sync; a sync that failed leaves that open for ever.
 
 use std::io::{self, IoSlice};
