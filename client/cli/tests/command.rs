@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+#[path = "command/crash.rs"]
+mod crash;
 #[path = "command/demo.rs"]
 mod demo;
 #[path = "command/dev.rs"]
