@@ -199,8 +199,8 @@ async fn feed<R: AsyncRead + Unpin>(
         } else {
             size_bytes += piece.len() as u64;
             crc = crc32c::crc32c_append(crc, &piece);
-            let crc32c = Some(crc32c::crc32c(&piece));
-            Part::Data(v1::PutObjectData { data: piece, crc32c })
+            // No checksum of its own: the trailer's covers every byte, and nothing is visible before it was compared.
+            Part::Data(v1::PutObjectData { data: piece, crc32c: None })
         };
     }
 }
