@@ -108,10 +108,11 @@ impl Agent {
     /// latest 11 seconds later, with an error if the disk was not done.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AgentError> {
         let Agent { listener, path, store, .. } = self;
+        let disk_id = store.superblock().disk_id;
         let DiskThread { queue, mut ended, failed } = queue::start(store).map_err(AgentError::Thread)?;
         // Random numbers of different starts differ; that is all they are for.
         let incarnation = Uuid::new_v4().as_u64_pair().0;
-        let service = Service::new(queue.clone(), shutdown.clone(), path, incarnation);
+        let service = Service::new(queue.clone(), shutdown.clone(), path, disk_id, incarnation);
         let (health, health_service) = health_reporter();
         let routes = routes(service)?.add_service(health_service);
         tell_health(&health, ServingStatus::Serving).await;

@@ -17,6 +17,7 @@ use stripeset_telemetry::shutdown::Shutdown;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
+use uuid::Uuid;
 
 use crate::{
     label::Label,
@@ -54,14 +55,21 @@ pub(crate) struct Service {
     sessions: Arc<Semaphore>,
     shutdown: Shutdown,
     path: Arc<PathBuf>,
+    disk_id: Uuid,
     /// Random number of this start.
     incarnation: u64,
 }
 
 impl Service {
-    pub(crate) fn new(queue: Queue, shutdown: Shutdown, path: PathBuf, incarnation: u64) -> Service {
+    pub(crate) fn new(
+        queue: Queue,
+        shutdown: Shutdown,
+        path: PathBuf,
+        disk_id: Uuid,
+        incarnation: u64,
+    ) -> Service {
         let sessions = Arc::new(Semaphore::new(SESSIONS_MAX));
-        Service { queue, sessions, shutdown, path: Arc::new(path), incarnation }
+        Service { queue, sessions, shutdown, path: Arc::new(path), disk_id, incarnation }
     }
 
     /// Reads one page of records, in pieces.
@@ -84,7 +92,8 @@ impl Service {
         let (mut bytes, mut next_unit) = (0, None);
         // Every piece takes at least one unit, or ends it.
         while units.len() < limit && bytes < LIST_BYTES_MAX {
-            let (rest, views) = self.queue.look(move |store| take_views(store, source)).await?;
+            let wanted = limit - units.len();
+            let (rest, views) = self.queue.look(move |store| take_views(store, source, wanted)).await?;
             source = rest;
             let views = views.map_err(of_refusal)?;
             if views.is_empty() {
@@ -277,7 +286,13 @@ impl AgentDataService for Service {
             let message = format!("{SESSIONS_MAX} data streams are open: the limit; close one, or try again");
             return Err(Error::busy(message, std::time::Duration::from_secs(1)).into());
         };
-        let answers = session::serve(request.into_inner(), self.queue.clone(), self.shutdown.clone(), guard);
+        let answers = session::serve(
+            request.into_inner(),
+            self.disk_id,
+            self.queue.clone(),
+            self.shutdown.clone(),
+            guard,
+        );
         Ok(Response::new(Box::pin(answers)))
     }
 }
@@ -288,11 +303,11 @@ enum Units {
     HoldingFrom(u64),
 }
 
-/// Views of the next units: as many as one piece of work reads.
-fn take_views(store: &mut Store, mut units: Units) -> (Units, Result<Vec<UnitView>, Refusal>) {
+/// Views of the next units: as many as one piece of work reads, at most `wanted`.
+fn take_views(store: &mut Store, mut units: Units, wanted: usize) -> (Units, Result<Vec<UnitView>, Refusal>) {
     let Some(layout) = store.layout() else { return (units, Err(Refusal::Blank)) };
     let mut views = Vec::new();
-    for _ in 0..(PIECE_BYTES / layout.record_bytes()).max(1) {
+    for _ in 0..(PIECE_BYTES / layout.record_bytes()).clamp(1, wanted.max(1)) {
         let next = match &mut units {
             Units::Given(rest) => rest.pop_front(),
             Units::HoldingFrom(first) => {

@@ -27,6 +27,7 @@ use stripeset_telemetry::shutdown::Shutdown;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Status, Streaming};
+use uuid::Uuid;
 
 use crate::{
     operation::{Operation, Outcome},
@@ -89,12 +90,13 @@ impl Reply {
 /// Serves one stream: returns its answers, and reads its requests in a task of its own.
 pub(crate) fn serve(
     requests: Streaming<SessionRequest>,
+    disk_id: Uuid,
     queue: Queue,
     shutdown: Shutdown,
     guard: impl Send + 'static,
 ) -> impl Stream<Item = Result<SessionResponse, Status>> + Send + 'static {
     let (sender, receiver) = mpsc::channel(SESSION_REQUESTS_MAX + SPARE_ANSWERS);
-    let session = Session { queue, answers: sender, bytes: Arc::default() };
+    let session = Session { disk_id, queue, answers: sender, bytes: Arc::default() };
     tokio::spawn(async move {
         session.read(requests, shutdown).await;
         drop(guard);
@@ -103,6 +105,7 @@ pub(crate) fn serve(
 }
 
 struct Session {
+    disk_id: Uuid,
     queue: Queue,
     answers: mpsc::Sender<Answer>,
     /// Bytes in the agent.
@@ -155,14 +158,18 @@ impl Session {
     }
 
     fn queue_request(&self, request: SessionRequest) -> Result<Option<session_response::Outcome>, Refusal> {
+        let invalid = |error: String| Refusal::Invalid(error);
+        let disk_id =
+            convert::uuid("disk_id", &request.disk_id).map_err(|error| invalid(error.to_string()))?;
+        if disk_id != self.disk_id {
+            // The store would say so too; but a ping does not get there, and is no sign of life of another disk.
+            return Err(Refusal::WrongDisk { given: disk_id, own: self.disk_id });
+        }
         let operation = match request.operation {
             Some(session_request::Operation::Ping(_)) => return Ok(Some(Outcome::Done.into())),
             Some(operation) => operation,
             None => return Err(Refusal::Invalid("a request without an operation".to_owned())),
         };
-        let invalid = |error: String| Refusal::Invalid(error);
-        let disk_id =
-            convert::uuid("disk_id", &request.disk_id).map_err(|error| invalid(error.to_string()))?;
         let bytes = bytes_of(&operation);
         // Limits before the checksums: what is refused should cost little.
         let (admission, permit) = self.admit(bytes)?;

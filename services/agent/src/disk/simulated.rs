@@ -47,6 +47,8 @@ struct State {
     sync_fails: bool,
     /// Syncs do not return.
     frozen: bool,
+    /// Syncs that wait for that to end.
+    held: u32,
     write_fails: Option<ErrorKind>,
     allocate_fails: bool,
     /// Bytes that cannot be read.
@@ -91,6 +93,11 @@ impl SimulatedDisk {
     pub(crate) fn thaw(&self) {
         self.state().frozen = false;
         self.released.notify_all();
+    }
+
+    /// Whether a sync waits for [`SimulatedDisk::thaw`].
+    pub(crate) fn holds_a_sync(&self) -> bool {
+        self.state().held > 0
     }
 
     pub(crate) fn fail_writes(&self, kind: Option<ErrorKind>) {
@@ -195,9 +202,11 @@ impl Disk for SimulatedDisk {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        let state = self.state();
+        let mut state = self.state();
+        state.held += 1;
         let waited = self.released.wait_while(state, |state| state.frozen);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.held -= 1;
         state.begin()?;
         if state.sync_fails {
             return Err(io::Error::other("sync failed"));

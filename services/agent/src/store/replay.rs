@@ -191,11 +191,7 @@ impl Store {
         // What a crash left half done is no damage.
         self.counters.checksum_errors = errors;
         record.body.checksums == applied.body.checksums
-            && applied
-                .head
-                .redo
-                .iter_ones()
-                .all(|sector| record.body.lost.get(sector) || !outcome.bad.get(sector))
+            && applied.head.redo.iter_ones().all(|sector| !outcome.bad.get(sector))
     }
 
     /// Keeps a fresh write if all its bytes are there, else empties the unit.

@@ -73,15 +73,15 @@ impl Store {
                 return Ok(UnitState::Damaged);
             }
         };
-        let Record { mut head, mut body } = record;
+        let Record { mut head, body } = record;
         let sectors: Vec<_> = head.redo.iter_ones().collect();
         let mut runs = Vec::with_capacity(sectors.len());
         for (sector, bytes) in sectors.into_iter().zip(redo_bytes(layout, &slot_bytes)) {
             if checksum::of_sector(bytes) == body.checksums[sector] {
                 runs.push((layout.sector_offset(unit, sector), bytes));
             } else {
+                // What is at home does not match the new checksum either: the sector is bad until it is repaired.
                 self.counters.checksum_errors += 1;
-                body.lost.set(sector, true);
             }
         }
         head.state = State::Committed;

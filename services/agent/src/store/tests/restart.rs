@@ -123,6 +123,20 @@ fn a_base_in_a_slot_goes_home_before_the_write_over_it_is_pending() {
 }
 
 #[test]
+fn a_write_over_a_base_that_is_nowhere_is_void() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 3, 2, vec![run(0, &[8])]));
+    let layout = rig.layout();
+    let home = Before::of(&rig, layout.record_offset(1), layout.stride() as usize);
+    rig.done(over(1, 4, 3, vec![run(1, &[9])]));
+    home.put_back(&mut rig);
+    rig.disk.flip(layout.slot_offset(0));
+    rig.restart();
+    assert_eq!((rig.pending(), rig.read(1, 2)), (vec![], Ok((2, vec![Fill(1); 4]))));
+}
+
+#[test]
 fn a_fresh_base_whose_commit_was_lost_is_committed() {
     let mut rig = Rig::new();
     rig.done(fresh(1, 2, vec![run(0, &[1; 4])]));

@@ -33,6 +33,16 @@ fn a1_only_the_epoch_of_the_last_fence_is_served() {
 }
 
 #[test]
+fn a1_what_a_fence_lists_is_durable() {
+    let mut rig = Rig::new();
+    // As after a kill of the process: the write is there for all to see, and nobody has synced it.
+    rig.store.carry_out(fresh(1, 2, vec![run(0, &[1; 4])])).unwrap();
+    assert_eq!(rig.pending(), [(1, 2, true)]);
+    rig.lose_power();
+    assert_eq!(rig.pending(), [(1, 2, true)]);
+}
+
+#[test]
 fn a2_old_bytes_stay_readable_until_commit() {
     let mut rig = Rig::new();
     rig.committed(1, 2, &[1, 2, 3, 4]);
@@ -127,6 +137,17 @@ fn a2_a_full_journal_refuses_until_commits_make_room() {
 }
 
 #[test]
+fn a2_slots_that_wait_for_a_sync_get_one_when_they_are_needed() {
+    let mut rig = Rig::new();
+    (0..=SLOTS).for_each(|unit| rig.committed(unit, 2 + unit, &[1; 4]));
+    (0..SLOTS).for_each(|unit| rig.done(over(unit, 20 + unit, 2 + unit, vec![run(0, &[9])])));
+    // In one group.
+    rig.store.carry_out(commit(0, 20)).unwrap();
+    rig.store.carry_out(over(SLOTS, 30, 2 + SLOTS, vec![run(0, &[9])])).unwrap();
+    rig.store.sync().unwrap();
+}
+
+#[test]
 fn a2_a_chain_in_one_group_takes_as_many_slots_as_it_needs() {
     let mut rig = Rig::new();
     rig.committed(0, 2, &[1; 4]);
@@ -203,6 +224,30 @@ fn a3_commits_and_aborts_act_on_their_version_alone_and_may_be_repeated() {
         rig.done(abort(1, 5));
         rig.done(commit(1, 5));
         assert_eq!((rig.pending(), rig.read(1, 2).unwrap().1[0]), (vec![], Fill(1)));
+    }
+}
+
+#[test]
+fn a3_an_abort_of_a_pending_write_is_durable() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    rig.done(over(1, 5, 2, vec![run(0, &[8])]));
+    rig.done(abort(1, 5));
+    rig.lose_power();
+    assert_eq!((rig.pending(), rig.floor(1)), (vec![], 5), "the slot is still there, and means nothing");
+    assert_eq!(rig.read(1, 2), Ok((2, vec![Fill(1); 4])));
+}
+
+#[test]
+fn a3_a_prepare_is_durable_before_its_commit_begins() {
+    let mut rig = Rig::new();
+    rig.committed(1, 2, &[1; 4]);
+    for prepare in [over(1, 3, 2, vec![run(0, &[8])]), fresh(1, 4, vec![run(0, &[8])])] {
+        let Operation::Prepare(Prepare { version, .. }) = prepare else { unreachable!() };
+        rig.store.carry_out(prepare).unwrap();
+        let syncs = rig.store.traffic().syncs;
+        rig.store.carry_out(commit(1, version.sequence)).unwrap();
+        assert_eq!(rig.store.traffic().syncs, syncs + 1);
     }
 }
 
