@@ -25,6 +25,9 @@ const AHEAD_BYTES: u64 = 1024 * 1024;
 /// Most stripes read ahead.
 const STRIPES_AHEAD_MAX: u64 = 16;
 
+/// Longest time that a reader may take nothing. After it, its memory and the extents that it holds are given back.
+const GET_IDLE_LIMIT: Duration = Duration::from_secs(300);
+
 /// When to try again after the memory for gets was used up.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -101,7 +104,7 @@ impl ObjectReader {
         }
         if let Err(error) = self.send_data(&messages).await {
             // The reader may be gone; then nobody is left to tell.
-            let _ = messages.send(Err(error)).await;
+            let _ = tokio::time::timeout(GET_IDLE_LIMIT, messages.send(Err(error))).await;
         }
     }
 
@@ -152,8 +155,14 @@ async fn send_bytes(
         let data = bytes.split_to(bytes.len().min(limits::OBJECT_DATA_BYTES));
         let crc32c = crc32c::crc32c(&data);
         let part = v1::get_object_response::Part::Data(v1::GetObjectData { data, crc32c });
-        if messages.send(Ok(v1::GetObjectResponse { part: Some(part) })).await.is_err() {
-            return Err(Error::new(ErrorKind::Unavailable, "the reader is gone"));
+        let send = messages.send(Ok(v1::GetObjectResponse { part: Some(part) }));
+        match tokio::time::timeout(GET_IDLE_LIMIT, send).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Error::new(ErrorKind::Unavailable, "the reader is gone")),
+            Err(_) => {
+                let message = format!("the reader took nothing for {GET_IDLE_LIMIT:?}");
+                return Err(Error::new(ErrorKind::DeadlineExceeded, message));
+            }
         }
     }
     Ok(())
