@@ -79,7 +79,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a member in reach shows of its shard; `None` if it is out of reach, or out.
+    /// What a member in reach shows of its shard; `None` if it is out of reach, or out, or the record is damaged.
     async fn view(&self, stripe: &StripeRef, shard: Shard) -> Result<Option<ShardView>, Error> {
         let place = stripe.place(shard);
         let member = self.members.get(place.member);
@@ -90,6 +90,10 @@ impl Engine {
             let message = format!("member {} does not show unit {}", place.member, place.unit);
             return Err(Error::new(ErrorKind::Internal, message));
         };
+        if record.state() == UnitState::Damaged {
+            // It shows nothing, and that is not a sign that the write was not prepared there.
+            return Ok(None);
+        }
         let same = record.identity.map(Identity::try_from).transpose()? == Some(place.identity);
         let pending = (record.state() == UnitState::Pending).then(|| version(record.pending_version));
         let committed = if same { version(record.committed_version) } else { Version::NONE };
