@@ -1,7 +1,7 @@
 //! The coordinator: runs one array of agents. Allocates, writes and reads stripes, keeps the map from objects to
 //! extents, and serves both over gRPC.
 //!
-//! Begin with [`array`] for what a running array is made of, [`engine`] for how a stripe is written and read,
+//! Begin with [`mod@array`] for what a running array is made of, [`engine`] for how a stripe is written and read,
 //! [`members`] for who is trusted, [`objects`] for what users see.
 
 pub mod array;
