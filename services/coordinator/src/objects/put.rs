@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Stripes of one put that are on their way at a time. With more, the agents sync less often per byte.
-const STRIPES_IN_FLIGHT_MAX: usize = 32;
+const STRIPES_IN_FLIGHT_MAX: usize = 64;
 
 /// Most stripes that a put takes from the allocator at a time. They are in one map entry if they are neighbours.
 const RUN_STRIPES_MAX: usize = 64;
