@@ -6,6 +6,7 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,7 +19,11 @@ use stripeset_proto::{
     },
 };
 use stripeset_telemetry::shutdown::Shutdown;
-use tokio::{net::TcpListener, sync::watch, time};
+use tokio::{
+    net::TcpListener,
+    sync::watch,
+    time::{self, MissedTickBehavior},
+};
 use tonic::{
     service::Routes,
     transport::{Server, server::TcpIncoming},
@@ -30,10 +35,13 @@ use tonic_health::{
 use uuid::Uuid;
 
 use crate::{
-    disk::open::{self, Found},
+    disk::{
+        open::{self, Found},
+        watched::Watched,
+    },
     error::AgentError,
-    queue::{self, DiskThread},
-    service::Service,
+    queue::{self, DiskThread, Queue},
+    service::{ServedDisk, Service},
     store::{OpenError, Store},
     superblock::{FORMAT, SuperblockError},
 };
@@ -45,6 +53,10 @@ const CONNECTIONS_STOP_LIMIT: Duration = Duration::from_secs(3);
 /// Longest time that the disk gets to finish what has begun. With the one above it stays below the limit of a process's
 /// stop, so that the process can say what happened.
 const DISK_STOP_LIMIT: Duration = Duration::from_secs(8);
+
+/// How often committed writes go home: two of these later, at the latest, they are there. Meanwhile later writes to the
+/// same sectors replace them, and never go home at all.
+const TICK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How often a connection on which nothing happens is asked whether the other end is there.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -68,14 +80,14 @@ pub struct Agent {
     listener: TcpListener,
     local_addr: SocketAddr,
     store: Store,
-    path: PathBuf,
+    disk: ServedDisk,
 }
 
 impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Agent")
             .field("local_addr", &self.local_addr)
-            .field("disk", &self.path)
+            .field("disk", &self.disk.path)
             .finish_non_exhaustive()
     }
 }
@@ -91,12 +103,13 @@ impl Agent {
         let path = disk.clone();
         // A scan may take seconds, and others may share the runtime.
         let opened = tokio::task::spawn_blocking(move || open_store(&disk, size)).await;
-        let store = match opened {
-            Ok(store) => store?,
+        let (store, disk) = match opened {
+            Ok(opened) => opened?,
             Err(error) => return Err(AgentError::opening(&path, std::io::Error::other(error))),
         };
-        tracing::info!(disk = %path.display(), disk_id = %store.superblock().disk_id, %local_addr, "agent is bound");
-        Ok(Agent { listener, local_addr, store, path })
+        let ServedDisk { disk_id, direct, .. } = disk;
+        tracing::info!(disk = %path.display(), %disk_id, direct, %local_addr, "agent is bound");
+        Ok(Agent { listener, local_addr, store, disk })
     }
 
     /// The address served at.
@@ -107,12 +120,11 @@ impl Agent {
     /// Serves until `shutdown` starts. Then takes in no new work, finishes and syncs what has begun, and returns; at the
     /// latest 11 seconds later, with an error if the disk was not done.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AgentError> {
-        let Agent { listener, path, store, .. } = self;
-        let disk_id = store.superblock().disk_id;
+        let Agent { listener, disk, store, .. } = self;
         let DiskThread { queue, mut ended, failed } = queue::start(store).map_err(AgentError::Thread)?;
         // Random numbers of different starts differ; that is all they are for.
         let incarnation = Uuid::new_v4().as_u64_pair().0;
-        let service = Service::new(queue.clone(), shutdown.clone(), path, disk_id, incarnation);
+        let service = Service::new(queue.clone(), shutdown.clone(), disk, incarnation);
         let (health, health_service) = health_reporter();
         let routes = routes(service)?.add_service(health_service);
         tell_health(&health, ServingStatus::Serving).await;
@@ -129,6 +141,7 @@ impl Agent {
             }
             _ = &mut ended => return Err(AgentError::DiskThreadEnded),
             () = watch_failure(failed, &health) => Ok(()),
+            () = tick(&queue) => Ok(()),
         };
         let finish = async {
             queue.stop().await;
@@ -143,7 +156,7 @@ impl Agent {
 }
 
 /// Opens the disk at `path`, formats it if it is blank and may be, and finds out what it holds.
-fn open_store(path: &Path, size: Option<u64>) -> Result<Store, AgentError> {
+fn open_store(path: &Path, size: Option<u64>) -> Result<(Store, ServedDisk), AgentError> {
     let disk = match open::open(path, size)? {
         Found::Used(disk) => disk,
         Found::Blank(mut disk) => {
@@ -153,7 +166,12 @@ fn open_store(path: &Path, size: Option<u64>) -> Result<Store, AgentError> {
             disk
         }
     };
-    Store::open(Box::new(disk)).map_err(|error| {
+    let direct = disk.direct();
+    if !direct {
+        tracing::info!(disk = %path.display(), "the disk takes no direct reads and writes: they go through the page cache");
+    }
+    let (disk, watch) = Watched::new(Box::new(disk));
+    let store = Store::open(Box::new(disk)).map_err(|error| {
         let path = path.to_owned();
         match error {
             OpenError::Superblock(SuperblockError::None) => AgentError::NotOurs { path },
@@ -169,8 +187,11 @@ fn open_store(path: &Path, size: Option<u64>) -> Result<Store, AgentError> {
             }
             // A superblock of ours with a label that was never accepted: damage that the checksum did not see.
             OpenError::Label(_) | OpenError::Layout(_) => AgentError::SuperblocksDamaged { path },
+            OpenError::Journal(error) => AgentError::journal(&path, error),
         }
-    })
+    })?;
+    let disk_id = store.superblock().disk_id;
+    Ok((store, ServedDisk { path: Arc::new(path.to_owned()), disk_id, direct, watch }))
 }
 
 fn server() -> Server {
@@ -216,6 +237,16 @@ async fn out_of_time(shutdown: &Shutdown, health: &HealthReporter) {
     shutdown.wait().await;
     tell_health(health, ServingStatus::NotServing).await;
     time::sleep(CONNECTIONS_STOP_LIMIT).await;
+}
+
+/// Lets committed writes go home. Never returns.
+async fn tick(queue: &Queue) {
+    let mut interval = time::interval(TICK_INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        queue.tick();
+    }
 }
 
 /// Says so when the disk has failed. Never returns: a disk that takes no writes still gives what it has.

@@ -10,6 +10,8 @@ use std::{
 
 use thiserror::Error;
 
+use crate::store::journal::JournalError;
+
 /// Why an agent does not start, or stops.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -80,6 +82,14 @@ pub enum AgentError {
     SuperblocksDamaged {
         /// The path given.
         path: PathBuf,
+    },
+    /// The journal of the disk is damaged: it has lost writes that were acknowledged.
+    #[error("disk {}: {source}; to replace the member, start its agent on a new disk", path.display())]
+    JournalDamaged {
+        /// The path given.
+        path: PathBuf,
+        /// What is damaged.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The disk is shorter or longer than when it was formatted.
     #[error(
@@ -173,6 +183,14 @@ pub enum AgentError {
 
 impl AgentError {
     /// What failed when the disk was found, created or read for the first time.
+    /// A journal that cannot be used.
+    pub(crate) fn journal(path: &Path, error: JournalError) -> AgentError {
+        match error {
+            JournalError::Io(error) => AgentError::opening(path, error),
+            damaged => AgentError::JournalDamaged { path: path.to_owned(), source: Box::new(damaged) },
+        }
+    }
+
     pub(crate) fn opening(path: &Path, source: io::Error) -> AgentError {
         let path = path.to_owned();
         match source.kind() {

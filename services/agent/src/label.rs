@@ -6,11 +6,17 @@ use stripeset_proto::{
     convert::{self, ConvertError},
     v1,
 };
-use stripeset_stripe::geometry::{SLICE_BYTES_MAX, UNIT_BYTES_MAX, UNIT_BYTES_MIN};
+use stripeset_stripe::{
+    geometry::{SLICE_BYTES_MAX, UNIT_BYTES_MAX, UNIT_BYTES_MIN},
+    profile::DATA_SHARDS_MAX,
+};
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::little_endian::{Reader, Writer};
+use crate::{
+    layout::{SHARDS_MAX, Shape},
+    little_endian::{Reader, Writer},
+};
 
 /// Most members in a label: with the longest addresses they fill a superblock.
 pub(crate) const MEMBERS_MAX: usize = 200;
@@ -26,6 +32,10 @@ pub(crate) struct Label {
     pub(crate) member: u32,
     pub(crate) unit_bytes: u32,
     pub(crate) slice_bytes: u64,
+    /// Most shards of a stripe.
+    pub(crate) shards_max: u32,
+    /// Most data shards of a stripe.
+    pub(crate) data_shards_max: u32,
     pub(crate) members: Vec<LabelMember>,
 }
 
@@ -45,6 +55,10 @@ pub(crate) enum LabelError {
     Unit(u32),
     #[error("slice of {slice} bytes: it has to be a multiple of the stripe unit ({unit}), at most 64 GiB")]
     Slice { slice: u64, unit: u32 },
+    #[error(
+        "stripes of up to {shards} shards, {data_shards} of them data: 1 to {SHARDS_MAX}, and 1 to {DATA_SHARDS_MAX}"
+    )]
+    Shape { shards: u32, data_shards: u32 },
     #[error("{0} members: a label holds 1 to {MEMBERS_MAX}")]
     Members(usize),
     #[error("member index {member}, but the label lists {members} members")]
@@ -68,6 +82,11 @@ impl Label {
         if !whole || self.slice_bytes > SLICE_BYTES_MAX {
             return Err(LabelError::Slice { slice: self.slice_bytes, unit });
         }
+        let (shards, data_shards) = (self.shards_max, self.data_shards_max);
+        let most = u32::from(DATA_SHARDS_MAX).min(shards);
+        if !(1..=SHARDS_MAX as u32).contains(&shards) || !(1..=most).contains(&data_shards) {
+            return Err(LabelError::Shape { shards, data_shards });
+        }
         if self.revision == 0 {
             return Err(LabelError::Revision);
         }
@@ -88,6 +107,12 @@ impl Label {
         }
     }
 
+    /// What the stripes of the array need room for.
+    pub(crate) fn shape(&self) -> Shape {
+        // `check` keeps both small.
+        Shape { shards: self.shards_max as usize, data_shards: self.data_shards_max as usize }
+    }
+
     /// Appends the label to a superblock.
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
         out.bytes(self.array_id.as_bytes());
@@ -95,6 +120,8 @@ impl Label {
         out.u32(self.member);
         out.u32(self.unit_bytes);
         out.u64(self.slice_bytes);
+        out.u32(self.shards_max);
+        out.u32(self.data_shards_max);
         // `check` keeps both below 2^16.
         out.u16(self.members.len() as u16);
         for member in &self.members {
@@ -109,6 +136,7 @@ impl Label {
         let array_id = Uuid::from_bytes(from.array()?);
         let (revision, member) = (from.u64()?, from.u32()?);
         let (unit_bytes, slice_bytes) = (from.u32()?, from.u64()?);
+        let (shards_max, data_shards_max) = (from.u32()?, from.u32()?);
         let count = from.u16()?;
         let mut members = Vec::new();
         for _ in 0..count {
@@ -117,7 +145,16 @@ impl Label {
             let address = std::str::from_utf8(from.bytes(length)?).ok()?.to_owned();
             members.push(LabelMember { disk_id, address });
         }
-        Some(Label { array_id, revision, member, unit_bytes, slice_bytes, members })
+        Some(Label {
+            array_id,
+            revision,
+            member,
+            unit_bytes,
+            slice_bytes,
+            shards_max,
+            data_shards_max,
+            members,
+        })
     }
 }
 
@@ -137,6 +174,8 @@ impl TryFrom<v1::Label> for Label {
             member: wire.member,
             unit_bytes: wire.unit_bytes,
             slice_bytes: wire.slice_bytes,
+            shards_max: wire.shards_max,
+            data_shards_max: wire.data_shards_max,
             members: wire.members.into_iter().map(member).collect::<Result<_, LabelError>>()?,
         })
     }
@@ -154,6 +193,8 @@ impl From<Label> for v1::Label {
             member: label.member,
             unit_bytes: label.unit_bytes,
             slice_bytes: label.slice_bytes,
+            shards_max: label.shards_max,
+            data_shards_max: label.data_shards_max,
             members: label.members.into_iter().map(member).collect(),
         }
     }
@@ -173,6 +214,8 @@ mod tests {
             member: 0,
             unit_bytes: 65_536,
             slice_bytes: 1 << 26,
+            shards_max: 2,
+            data_shards_max: 1,
             members: vec![member(1), member(2)],
         }
     }
@@ -192,6 +235,10 @@ mod tests {
         for slice_bytes in [0, 65_537, SLICE_BYTES_MAX + 65_536] {
             let refused = LabelError::Slice { slice: slice_bytes, unit: 65_536 };
             assert_eq!(Label { slice_bytes, ..label() }.check(OWN), Err(refused));
+        }
+        for (shards, data_shards) in [(0, 0), (25, 16), (5, 0), (5, 17), (2, 3)] {
+            let label = Label { shards_max: shards, data_shards_max: data_shards, ..label() };
+            assert_eq!(label.check(OWN), Err(LabelError::Shape { shards, data_shards }));
         }
         assert_eq!(Label { revision: 0, ..label() }.check(OWN), Err(LabelError::Revision));
         assert_eq!(Label { members: vec![], ..label() }.check(OWN), Err(LabelError::Members(0)));

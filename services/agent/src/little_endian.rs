@@ -16,11 +16,6 @@ impl<'a> Writer<'a> {
         Writer { out, at: 0 }
     }
 
-    /// Bytes written so far.
-    pub(crate) fn position(&self) -> usize {
-        self.at
-    }
-
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
@@ -57,6 +52,11 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub(crate) fn new(rest: &'a [u8]) -> Self {
         Reader { rest }
+    }
+
+    /// What has not been read.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
     pub(crate) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {

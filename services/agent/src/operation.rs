@@ -93,6 +93,17 @@ pub(crate) enum Operation {
     Rebuild(Rebuild),
 }
 
+impl Operation {
+    /// The unit whose bytes go straight home, if any do: they may find no space after the operation was carried out.
+    pub(crate) fn enters(&self) -> Option<u64> {
+        match self {
+            Operation::Prepare(Prepare { entry: Entry::Fresh, unit, .. })
+            | Operation::Rebuild(Rebuild { unit, .. }) => Some(*unit),
+            _ => None,
+        }
+    }
+}
+
 /// What a read found: bytes, checksums and bits of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReadOutcome {

@@ -39,6 +39,9 @@ const GROUP_REQUESTS_MAX: usize = 256;
 /// Most bytes brought or asked for by one group: what a slow disk takes in a few hundredths of a second.
 const GROUP_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// How long the journal is emptied before the disk is closed: a slow disk leaves the rest to the next start.
+const CLOSE_TIME: std::time::Duration = std::time::Duration::from_secs(4);
+
 /// How long a unary call that finds the queue full should wait before it tries again.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -59,6 +62,8 @@ type Look = Box<dyn FnOnce(&mut Store) + Send>;
 enum Work {
     Task(Box<Task>),
     Look(Look),
+    /// Time has passed: what was committed goes home.
+    Tick,
     Stop,
 }
 
@@ -135,6 +140,13 @@ impl Queue {
         }
     }
 
+    /// Lets the store put home what was committed some time ago. To be called a few times a second; a full queue does
+    /// without.
+    pub(crate) fn tick(&self) {
+        // Whoever is stopping empties the journal anyway.
+        let _ = self.sender.try_send(Work::Tick);
+    }
+
     /// Counts a request that was refused before it was put in.
     pub(crate) fn count_refusal(&self) {
         self.refusals.fetch_add(1, Ordering::Relaxed);
@@ -163,6 +175,12 @@ fn run(mut store: Store, mut receiver: mpsc::Receiver<Work>, failed: &watch::Sen
         carry_out(&mut store, &mut group);
         match alone {
             Some(Work::Look(look)) => look(&mut store),
+            Some(Work::Tick) => {
+                // A failure is kept, and told to whoever asks next.
+                if let Err(refusal) = store.apply_due() {
+                    tracing::warn!(%refusal, "committed writes could not be put home");
+                }
+            }
             // Closed, the channel still gives what it holds, and then ends.
             Some(Work::Stop) => receiver.close(),
             Some(Work::Task(_)) | None => {}
@@ -171,8 +189,9 @@ fn run(mut store: Store, mut receiver: mpsc::Receiver<Work>, failed: &watch::Sen
             failed.send_replace(true);
         }
     }
-    if let Err(refusal) = store.sync_all() {
-        tracing::error!(%refusal, "the last sync failed; what was answered is durable, commits may have to be repeated");
+    let end = Instant::now() + CLOSE_TIME;
+    if let Err(refusal) = store.close(|| Instant::now() < end) {
+        tracing::error!(%refusal, "the journal could not be emptied; what was answered is durable, the next start reads it");
     }
 }
 
@@ -207,15 +226,19 @@ fn carry_out(store: &mut Store, group: &mut Vec<Task>) {
     }
     let mut done = Vec::with_capacity(writes.len());
     for task in writes {
+        let enters = task.operation.enters();
         match carry_out_one(store, task) {
-            (reply, Ok(outcome)) => done.push((reply, outcome)),
+            (reply, Ok(outcome)) => done.push((reply, enters, outcome)),
             (reply, Err(refusal)) => reply.send(Err(refusal)),
         }
     }
-    // Even if all were refused: a base may have been committed on the way.
     let synced = store.sync();
-    for (reply, outcome) in done {
-        reply.send(synced.clone().map(|()| outcome));
+    for (reply, enters, outcome) in done {
+        reply.send(match &synced {
+            Ok(full) if enters.is_some_and(|unit| full.contains(&unit)) => Err(Refusal::Full),
+            Ok(_) => Ok(outcome),
+            Err(refusal) => Err(refusal.clone()),
+        });
     }
 }
 

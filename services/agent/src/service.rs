@@ -4,7 +4,7 @@
 //! Checks and converts; the work is done by the disk's thread, in pieces short enough that data streams do not wait long
 //! for a large verification.
 
-use std::{ops::Range, path::PathBuf, pin::Pin, sync::Arc};
+use std::{collections::VecDeque, ops::Range, path::PathBuf, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use stripeset_proto::{
@@ -20,13 +20,18 @@ use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
 use crate::{
+    disk::{
+        health::HealthState,
+        watched::{DiskWatch, Latency},
+    },
     label::Label,
+    layout::RING_OFFSET,
     queue::Queue,
     refusal::Refusal,
     session,
     store::{
-        JoinError, Store,
-        inspect::{UnitView, ViewState},
+        JoinError, PENDING_MAX, Store,
+        inspect::{UnitView, ViewState, Wanted},
     },
     superblock::FORMAT,
     wire::bits_bytes,
@@ -54,22 +59,25 @@ pub(crate) struct Service {
     queue: Queue,
     sessions: Arc<Semaphore>,
     shutdown: Shutdown,
-    path: Arc<PathBuf>,
-    disk_id: Uuid,
+    disk: ServedDisk,
     /// Random number of this start.
     incarnation: u64,
 }
 
+/// What is known of the disk without asking its thread.
+#[derive(Clone)]
+pub(crate) struct ServedDisk {
+    pub(crate) path: Arc<PathBuf>,
+    pub(crate) disk_id: Uuid,
+    /// Reads and writes go past the page cache.
+    pub(crate) direct: bool,
+    pub(crate) watch: DiskWatch,
+}
+
 impl Service {
-    pub(crate) fn new(
-        queue: Queue,
-        shutdown: Shutdown,
-        path: PathBuf,
-        disk_id: Uuid,
-        incarnation: u64,
-    ) -> Service {
+    pub(crate) fn new(queue: Queue, shutdown: Shutdown, disk: ServedDisk, incarnation: u64) -> Service {
         let sessions = Arc::new(Semaphore::new(SESSIONS_MAX));
-        Service { queue, sessions, shutdown, path: Arc::new(path), disk_id, incarnation }
+        Service { queue, sessions, shutdown, disk, incarnation }
     }
 
     /// Reads one page of records, in pieces.
@@ -84,7 +92,11 @@ impl Service {
             return Err(Error::invalid(message));
         }
         let mut source = if request.units.is_empty() {
-            Units::HoldingFrom(request.first_unit)
+            let wanted = match request.since {
+                Some(since) => Wanted::ChangedSince(since.into()),
+                None => Wanted::Holding,
+            };
+            Units::Found { wanted, found: VecDeque::new(), next: Some(request.first_unit) }
         } else {
             Units::Given(request.units.into_iter().collect())
         };
@@ -96,7 +108,7 @@ impl Service {
             let (rest, views) = self.queue.look(move |store| take_views(store, source, wanted)).await?;
             source = rest;
             let views = views.map_err(of_refusal)?;
-            if views.is_empty() {
+            if views.is_empty() && source.next_unit().is_none() {
                 return Ok(v1::ListUnitsResponse { units, next_unit: None });
             }
             for view in views {
@@ -108,15 +120,13 @@ impl Service {
                 units.push(v1::UnitRecord::from(view));
             }
         }
-        match (next_unit, &source) {
-            (None, Units::HoldingFrom(first)) => next_unit = Some(*first),
-            (None, Units::Given(rest)) if rest.is_empty() => {}
-            (_, Units::HoldingFrom(_)) => {}
-            (_, Units::Given(_)) => {
-                let message =
-                    format!("the records take more than one answer; ask for {} units or fewer", units.len());
-                return Err(Error::invalid(message));
-            }
+        if next_unit.is_none() {
+            next_unit = source.next_unit();
+        }
+        if next_unit.is_some() && matches!(source, Units::Given(_)) {
+            let message =
+                format!("the records take more than one answer; ask for {} units or fewer", units.len());
+            return Err(Error::invalid(message));
         }
         Ok(v1::ListUnitsResponse { units, next_unit })
     }
@@ -159,7 +169,8 @@ impl AgentService for Service {
         &self,
         _request: Request<v1::DescribeRequest>,
     ) -> Result<Response<v1::DescribeResponse>, Status> {
-        let (incarnation, path) = (self.incarnation, self.path.display().to_string());
+        let (incarnation, path) = (self.incarnation, self.disk.path.display().to_string());
+        let direct = self.disk.direct;
         let describe = move |store: &mut Store| {
             let (superblock, layout) = (store.superblock(), store.layout());
             v1::DescribeResponse {
@@ -173,7 +184,15 @@ impl AgentService for Service {
                 format: FORMAT,
                 path,
                 first_unit_offset: layout.map_or(0, |layout| layout.sector_offset(0, 0)),
-                unit_stride_bytes: layout.map_or(0, |layout| layout.stride()),
+                unit_stride_bytes: layout.map_or(0, |layout| layout.unit_bytes() as u64),
+                generation: superblock.generation,
+                units: layout.map_or(0, |layout| layout.units()),
+                ring_offset: layout.map_or(0, |_| RING_OFFSET),
+                table_offset: layout.map_or(0, |layout| layout.page_offset(0)),
+                direct,
+                // Both are less than 32 KiB.
+                page_bytes: layout.map_or(0, |layout| layout.page_bytes() as u32),
+                record_bytes: layout.map_or(0, |layout| layout.place_bytes() as u32),
             }
         };
         Ok(Response::new(self.queue.look(describe).await?))
@@ -254,8 +273,9 @@ impl AgentService for Service {
         _request: Request<v1::GetStatsRequest>,
     ) -> Result<Response<v1::GetStatsResponse>, Status> {
         let refused_before = self.queue.refusals();
+        let disk = self.disk.watch.stats();
         let stats = move |store: &mut Store| {
-            let (counters, traffic, slots) = (store.counters(), store.traffic(), store.slots());
+            let (counters, traffic, journal) = (store.counters(), store.traffic(), store.journal_view());
             v1::GetStatsResponse {
                 prepares: counters.prepares,
                 reads: counters.reads,
@@ -265,12 +285,47 @@ impl AgentService for Service {
                 checksum_errors: counters.checksum_errors,
                 disk_errors: counters.disk_errors,
                 refusals: counters.refusals + refused_before,
-                pending: store.pending_writes() as u64,
-                journal_slots_used: u64::from(slots.0),
-                journal_slots: u64::from(slots.1),
+                pending: journal.pending_writes,
+                journal_used_bytes: journal.used_bytes,
+                journal_bytes: journal.ring_bytes,
+                groups: counters.groups,
+                applied_units: counters.applied_units,
+                health: health(disk.health).into(),
+                health_reason: disk.health_reason,
+                read_latency: Some(disk.read.into()),
+                write_latency: Some(disk.write.into()),
+                sync_latency: Some(disk.sync.into()),
             }
         };
         Ok(Response::new(self.queue.look(stats).await?))
+    }
+
+    async fn list_pending(
+        &self,
+        request: Request<v1::ListPendingRequest>,
+    ) -> Result<Response<v1::ListPendingResponse>, Status> {
+        let v1::ListPendingRequest { first_unit, limit } = request.into_inner();
+        let limit = if limit == 0 { PENDING_MAX } else { PENDING_MAX.min(limit as usize) };
+        let pending = self.queue.look(|store| store.pending()).await?;
+        let mut rest = pending.into_iter().filter(|write| write.unit >= first_unit);
+        let pending = rest.by_ref().take(limit).map(v1::PendingWrite::from).collect();
+        let next_unit = rest.next().map(|write| write.unit);
+        Ok(Response::new(v1::ListPendingResponse { pending, next_unit }))
+    }
+
+    async fn get_journal(
+        &self,
+        _request: Request<v1::GetJournalRequest>,
+    ) -> Result<Response<v1::GetJournalResponse>, Status> {
+        let view = self.queue.look(|store| store.journal_view()).await?;
+        Ok(Response::new(v1::GetJournalResponse {
+            ring_bytes: view.ring_bytes,
+            used_bytes: view.used_bytes,
+            groups: view.groups,
+            pending_writes: view.pending_writes,
+            pending_bytes: view.pending_bytes,
+            recent_units: view.recent_units,
+        }))
     }
 }
 
@@ -288,7 +343,7 @@ impl AgentDataService for Service {
         };
         let answers = session::serve(
             request.into_inner(),
-            self.disk_id,
+            self.disk.disk_id,
             self.queue.clone(),
             self.shutdown.clone(),
             guard,
@@ -299,30 +354,44 @@ impl AgentDataService for Service {
 
 /// Which units are to be listed, as far as they have not been.
 enum Units {
-    Given(std::collections::VecDeque<u64>),
-    HoldingFrom(u64),
+    Given(VecDeque<u64>),
+    /// Those that are wanted: found already, and to be looked for from `next` on.
+    Found {
+        wanted: Wanted,
+        found: VecDeque<u64>,
+        next: Option<u64>,
+    },
 }
 
-/// Views of the next units: as many as one piece of work reads, at most `wanted`.
-fn take_views(store: &mut Store, mut units: Units, wanted: usize) -> (Units, Result<Vec<UnitView>, Refusal>) {
-    let Some(layout) = store.layout() else { return (units, Err(Refusal::Blank)) };
-    let mut views = Vec::new();
-    for _ in 0..(PIECE_BYTES / layout.record_bytes()).clamp(1, wanted.max(1)) {
-        let next = match &mut units {
-            Units::Given(rest) => rest.pop_front(),
-            Units::HoldingFrom(first) => {
-                let next = store.used_from(*first);
-                *first = next.map_or(layout.units(), |unit| unit + 1);
-                next
-            }
-        };
-        match next.map(|unit| store.view(unit)) {
-            None => break,
-            Some(Ok(view)) => views.push(view),
-            Some(Err(refusal)) => return (units, Err(refusal)),
+impl Units {
+    /// The first unit that has not been listed, or may have to be.
+    fn next_unit(&self) -> Option<u64> {
+        match self {
+            Units::Given(rest) => rest.front().copied(),
+            Units::Found { found, next, .. } => found.front().copied().or(*next),
         }
     }
-    (units, Ok(views))
+}
+
+/// Views of the next units: as many as one piece of work reads, at most `wanted`. None at all if it read a part of the
+/// table in which there were none.
+fn take_views(store: &mut Store, mut units: Units, wanted: usize) -> (Units, Result<Vec<UnitView>, Refusal>) {
+    let Some(layout) = store.layout() else { return (units, Err(Refusal::Blank)) };
+    let piece = (PIECE_BYTES / layout.page_bytes()).clamp(1, wanted.max(1));
+    let queue = match &mut units {
+        Units::Given(rest) => rest,
+        Units::Found { wanted, found, next } => {
+            if let Some(first) = next.filter(|_| found.is_empty()) {
+                match store.find(first, *wanted) {
+                    Ok((more, rest)) => (*next, *found) = (rest, more.into()),
+                    Err(refusal) => return (units, Err(refusal)),
+                }
+            }
+            found
+        }
+    };
+    let taken: Vec<u64> = queue.drain(..piece.min(queue.len())).collect();
+    (units, taken.into_iter().map(|unit| store.view(unit)).collect())
 }
 
 type Pieces = Vec<(u64, crate::store::inspect::Verified)>;
@@ -343,6 +412,26 @@ fn record_bytes_of(view: &UnitView) -> usize {
         summary.vector.len() * 32 + summary.checksums.len() * 4 + summary.written.as_bytes().len()
     });
     256 + view.checksums.len() * 4 + view.written.as_bytes().len() + summary
+}
+
+fn health(state: HealthState) -> v1::DiskHealth {
+    match state {
+        HealthState::Online => v1::DiskHealth::Online,
+        HealthState::Suspect => v1::DiskHealth::Suspect,
+        HealthState::Failed => v1::DiskHealth::Failed,
+    }
+}
+
+impl From<Latency> for v1::DiskLatency {
+    fn from(latency: Latency) -> Self {
+        v1::DiskLatency {
+            operations: latency.operations,
+            errors: latency.errors,
+            buckets: latency.buckets.to_vec(),
+            // Nothing takes half a million years.
+            max_micros: latency.max.as_micros() as u64,
+        }
+    }
 }
 
 impl From<UnitView> for v1::UnitRecord {

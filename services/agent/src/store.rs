@@ -2,51 +2,65 @@
 //!
 //! This file decides who may ask (disk, epoch), when what was done is durable, and what happens when the disk fails.
 //! First phases are in [`prepare`], what follows them in [`settle`], reads in [`read`], what a start finds in [`replay`],
-//! inspection in [`inspect`], the way to the disk in [`access`].
+//! how the journal is emptied in [`apply`], inspection in [`inspect`]; [`journal`] and [`table`] know the disk's bytes.
 //!
-//! Callers carry out a group of operations, then [`Store::sync`] once, then answer. Before the sync nothing that an
-//! operation changed may be told to anyone.
+//! Every change of a unit is a record in the journal. A group of operations is gathered in memory, written as one group
+//! of the journal by [`Store::sync`], and answered then: before that nothing an operation changed may be told to anyone.
+//! Later the changes are applied: bytes of partial writes go home, records go to the table.
 //!
 //! Invariants:
 //! 1. Nothing is changed for another disk's UUID (A0) or another epoch than the disk's (A1).
 //! 2. The floor of a unit never falls, and nothing at or below it is prepared (A2, A2f, A7).
-//! 3. On disk, a journal slot counts exactly while its version is above the floor in its unit's own record; it is used
-//!    again only after a sync that made such a floor durable (A3, A8).
-//! 4. A unit has at most one pending write; fresh ones are at home, others in a slot (A2, A2f).
+//! 3. What is at home and in the table, changed by what the journal holds from its tail on, in order, is the state that
+//!    was answered last. Nothing is applied before the journal that says so is durable, and the tail passes nothing before
+//!    what was applied is.
+//! 4. A unit has at most one pending write, and that is in the journal (A2, A2f).
 //! 5. Once a write or a sync has failed nothing is written any more, and nothing is reported as done: pages that the
 //!    kernel could not write may be gone although a later sync succeeds.
+//! 6. Memory is bounded by the ring, [`RECENT_MAX`], and what the table keeps, whatever the disk's length.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
-use stripeset_stripe::{Epoch, Version};
+use bytes::Bytes;
+use stripeset_stripe::{Epoch, Version, bits::Bits};
 use thiserror::Error;
 use uuid::Uuid;
 
 use crate::{
     disk::{self, Disk, Traffic},
     label::{Label, LabelError},
-    layout::{Layout, NoRoom},
+    layout::{Layout, NoRoom, UNIT_SECTORS_MAX},
     operation::{Operation, Outcome, PendingWrite},
-    record::{Found, Head},
+    record::{Record, State},
     refusal::Refusal,
     superblock::{Superblock, SuperblockError},
 };
 
-mod access;
-mod index;
+mod apply;
+mod flush;
 pub(crate) mod inspect;
+pub(crate) mod journal;
 mod prepare;
 mod read;
 mod replay;
 mod settle;
-mod slots;
+mod table;
+mod weakness;
 
-use index::Index;
-pub(crate) use index::UnitState;
-use slots::Slots;
+use flush::Staging;
+use journal::{Journal, JournalError, Place, Totals};
+use table::Table;
+pub(crate) use table::VERSIONS_IN_PAGE;
+use weakness::Weak;
 
 /// Most writes that may be pending on a disk: a Fence lists them all in one message, at less than 200 bytes each.
 pub(crate) const PENDING_MAX: usize = 16 * 1024;
+
+/// Most units whose newest record is not in the table yet; each takes about 1 KiB of memory.
+pub(crate) const RECENT_MAX: usize = 16 * 1024;
 
 /// What was done since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,38 +70,68 @@ pub(crate) struct Counters {
     pub(crate) checksum_errors: u64,
     pub(crate) disk_errors: u64,
     pub(crate) refusals: u64,
+    pub(crate) groups: u64,
+    pub(crate) applied_units: u64,
 }
 
+/// A unit of which the journal knows more than table and home.
+#[derive(Debug, Default)]
+struct Recent {
+    changed: Option<Changed>,
+    pending: Option<Pending>,
+}
+
+/// A state that is not at home, or not in the table.
+#[derive(Debug)]
+struct Changed {
+    record: Record,
+    /// Bytes of the sectors that have to go home.
+    redo: Redo,
+    /// Nothing older in the journal is needed for it.
+    since: Place,
+}
+
+/// Sectors and their bytes, which the journal holds too.
+type Redo = BTreeMap<usize, Bytes>;
+
 /// A write that was neither committed nor aborted.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Pending {
-    /// Of the record at home if fresh, else of the record in the slot.
-    head: Head,
+    /// As the unit will be.
+    record: Record,
     /// `None` if fresh.
-    slot: Option<u32>,
-    /// Successful syncs before it was prepared: it is durable once there was another.
-    prepared_at: u64,
+    base: Option<Version>,
+    participants: u32,
+    redo: Redo,
+    /// Nothing older in the journal is needed for it.
+    since: Place,
+    /// Bytes that it takes in the journal.
+    bytes: u64,
 }
 
 /// One disk.
 pub(crate) struct Store {
     disk: Box<dyn Disk>,
     superblock: Superblock,
-    /// `None` while the disk is blank; then everything below is empty.
+    /// `None` while the disk is blank; then there is no table, and everything below is empty.
     layout: Option<Layout>,
-    index: Index,
-    /// By unit.
-    pending: BTreeMap<u64, Pending>,
-    slots: Slots,
+    table: Option<Table>,
+    journal: Journal,
+    staging: Staging,
+    recent: BTreeMap<u64, Recent>,
+    pending_writes: usize,
+    /// Bytes of pending writes in the journal.
+    pending_bytes: u64,
+    totals: Totals,
+    /// What changed before this place is applied by the next [`Store::apply_due`].
+    due: Place,
+    /// Units whose bytes found no space when the group was written; told by the next sync.
+    full: BTreeSet<u64>,
     counters: Counters,
-    /// Something was written that the next sync has to make durable before anyone is told.
-    dirty: bool,
-    /// Successful syncs so far.
-    syncs: u64,
     /// Why nothing is written any more.
     failure: Option<String>,
-    /// Record being encoded; kept for its memory.
-    record_bytes: Vec<u8>,
+    #[cfg(test)]
+    weakness: Option<Weak>,
 }
 
 /// Why a disk cannot be opened.
@@ -101,6 +145,8 @@ pub(crate) enum OpenError {
     Label(#[from] LabelError),
     #[error("the label does not fit the disk: {0}")]
     Layout(#[from] NoRoom),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     #[error("the disk cannot be read or written")]
     Io(#[from] io::Error),
 }
@@ -129,7 +175,15 @@ impl Store {
     }
 
     /// Opens a formatted disk, and brings it to the state that it had told of when it stopped.
-    pub(crate) fn open(mut disk: Box<dyn Disk>) -> Result<Store, OpenError> {
+    pub(crate) fn open(disk: Box<dyn Disk>) -> Result<Store, OpenError> {
+        let mut store = Store::open_superblock(disk)?;
+        if let Some(layout) = store.layout {
+            store.replay(layout)?;
+        }
+        Ok(store)
+    }
+
+    fn open_superblock(mut disk: Box<dyn Disk>) -> Result<Store, OpenError> {
         let (superblock, copies_agree) = Superblock::read(&mut *disk)?;
         if superblock.disk_bytes != disk.bytes() {
             let (bytes, formatted) = (disk.bytes(), superblock.disk_bytes);
@@ -138,39 +192,33 @@ impl Store {
         if !copies_agree {
             superblock.write(&mut *disk)?;
         }
-        let mut store = Store::blank(disk, superblock);
-        if let Some(label) = &store.superblock.label {
-            label.check(store.superblock.disk_id)?;
-            let layout = Layout::new(store.disk.bytes(), label.unit_bytes, label.slice_bytes)?;
-            store.lay_out(layout);
-            store.replay(layout)?;
+        let mut layout = None;
+        if let Some(label) = &superblock.label {
+            label.check(superblock.disk_id)?;
+            layout = Some(Layout::new(disk.bytes(), label.unit_bytes, label.slice_bytes, label.shape())?);
         }
-        Ok(store)
-    }
-
-    fn blank(disk: Box<dyn Disk>, superblock: Superblock) -> Store {
-        Store {
+        Ok(Store {
             disk,
             superblock,
-            layout: None,
-            index: Index::new(0),
-            pending: BTreeMap::new(),
-            slots: Slots::new(0),
+            layout,
+            table: None,
+            journal: Journal::none(),
+            staging: Staging::default(),
+            recent: BTreeMap::new(),
+            pending_writes: 0,
+            pending_bytes: 0,
+            totals: Totals::default(),
+            due: Place::default(),
+            full: BTreeSet::new(),
             counters: Counters::default(),
-            dirty: false,
-            syncs: 0,
             failure: None,
-            record_bytes: Vec::new(),
-        }
+            #[cfg(test)]
+            weakness: None,
+        })
     }
 
-    fn lay_out(&mut self, layout: Layout) {
-        self.layout = Some(layout);
-        self.index = Index::new(layout.units());
-        self.slots = Slots::new(layout.slots());
-    }
-
-    /// Makes the blank disk a member of an array, durably. Returns the slices that fit.
+    /// Makes the blank disk a member of an array, durably: journal and table are written out, then the label. Returns the
+    /// slices that fit.
     pub(crate) fn join(&mut self, disk_id: Uuid, label: Label) -> Result<u64, JoinError> {
         let own = self.superblock.disk_id;
         if disk_id != own {
@@ -180,14 +228,11 @@ impl Store {
             return Err(JoinError::NotBlank { array: label.array_id, member: label.member });
         }
         label.check(own)?;
-        let layout = Layout::new(self.disk.bytes(), label.unit_bytes, label.slice_bytes)?;
+        let layout = Layout::new(self.disk.bytes(), label.unit_bytes, label.slice_bytes, label.shape())?;
         if let Some(failure) = &self.failure {
             return Err(JoinError::DiskFailed(failure.clone()));
         }
-        // Space for the journal is taken now: a partial write that found none later would have to be refused, and with
-        // it the writes that make room.
-        let journal = layout.journal();
-        if let Err(error) = self.disk.allocate(journal.start, journal.end - journal.start) {
+        if let Err(error) = self.write_out(&layout) {
             self.counters.disk_errors += 1;
             let full = disk::is_full(&error);
             return Err(if full { JoinError::Full } else { JoinError::DiskFailed(error.to_string()) });
@@ -195,8 +240,20 @@ impl Store {
         let (generation, label) = (self.superblock.generation + 1, Some(label));
         let superblock = Superblock { generation, label, ..self.superblock.clone() };
         self.change_superblock(superblock).map_err(|refusal| JoinError::DiskFailed(refusal.to_string()))?;
-        self.lay_out(layout);
+        self.layout = Some(layout);
+        self.replay(layout).map_err(|error| JoinError::DiskFailed(error.to_string()))?;
         Ok(layout.slices())
+    }
+
+    /// Space for them is taken now, and initialised: a write that found none later would have to be refused, and with it
+    /// those that make room.
+    fn write_out(&mut self, layout: &Layout) -> io::Result<()> {
+        let (disk, disk_id) = (&mut *self.disk, self.superblock.disk_id);
+        let range = layout.written_out();
+        disk.zero(range.start, range.end - range.start)?;
+        Table::format(disk, disk_id, layout)?;
+        Journal::format(disk, disk_id)?;
+        disk.sync()
     }
 
     /// Makes the disk refuse every lower epoch, durably (A1), and lists what is pending.
@@ -208,20 +265,32 @@ impl Store {
         if epoch < own {
             return Err(Refusal::Fenced { given: epoch, own });
         }
-        if let Some(failure) = &self.failure {
-            return Err(Refusal::DiskFailed(failure.clone()));
-        }
+        // What is listed, or not listed any more, must not be otherwise after a loss of power.
+        self.flush()?;
         if epoch > own {
             let generation = self.superblock.generation + 1;
             self.change_superblock(Superblock { generation, epoch, ..self.superblock.clone() })?;
         }
-        // What is listed must not be forgotten by a loss of power after it was listed.
-        self.dirty = true;
-        self.sync()?;
-        Ok(self.pending.iter().map(|(unit, pending)| pending.listed(*unit)).collect())
+        Ok(self.pending())
+    }
+
+    /// Everything pending, in the order of units.
+    pub(crate) fn pending(&self) -> Vec<PendingWrite> {
+        let listed = |(unit, recent): (&u64, &Recent)| {
+            let pending = recent.pending.as_ref()?;
+            Some(PendingWrite {
+                unit: *unit,
+                identity: pending.record.identity,
+                version: pending.record.version,
+                fresh: pending.base.is_none(),
+                participants: pending.participants,
+            })
+        };
+        self.recent.iter().filter_map(listed).collect()
     }
 
     fn change_superblock(&mut self, superblock: Superblock) -> Result<(), Refusal> {
+        self.check_failure()?;
         if let Err(error) = superblock.write(&mut *self.disk) {
             return Err(self.fail("writing the superblock", &error));
         }
@@ -242,7 +311,7 @@ impl Store {
         }
     }
 
-    /// Carries out one operation. What it changed is durable only after [`Store::sync`].
+    /// Carries out one operation. What it changed is durable, and may be told, only after [`Store::sync`].
     pub(crate) fn carry_out(&mut self, operation: Operation) -> Result<Outcome, Refusal> {
         let outcome = match operation {
             Operation::Prepare(prepare) => self.prepare(prepare).map(|()| Outcome::Done),
@@ -261,28 +330,26 @@ impl Store {
         self.counters.refusals += 1;
     }
 
-    /// Makes everything carried out so far durable. Does nothing if there is nothing that has to be.
-    pub(crate) fn sync(&mut self) -> Result<(), Refusal> {
-        if let Some(failure) = &self.failure {
-            return Err(Refusal::DiskFailed(failure.clone()));
+    /// Makes everything carried out so far durable, commits apart (nobody is misled by one that a crash takes back: it is
+    /// pending then, and whoever asks decides the same). Returns the units whose bytes found no space: their operations
+    /// were not carried out.
+    pub(crate) fn sync(&mut self) -> Result<BTreeSet<u64>, Refusal> {
+        self.check_failure()?;
+        if self.staging.must_be_durable() {
+            self.flush()?;
         }
-        if !self.dirty {
-            return Ok(());
-        }
-        if let Err(error) = self.disk.sync() {
-            return Err(self.fail("syncing", &error));
-        }
-        self.dirty = false;
-        self.syncs += 1;
-        // Only now is what the slots held durable at home (invariant 3).
-        self.slots.synced();
-        Ok(())
+        Ok(std::mem::take(&mut self.full))
     }
 
-    /// Makes even that durable which need not be, before the disk is closed: commits of fresh writes.
-    pub(crate) fn sync_all(&mut self) -> Result<(), Refusal> {
-        self.dirty = true;
-        self.sync()
+    /// Makes even commits durable, and applies what it can while `go_on` says so: before the disk is closed. What is left
+    /// the next start finds in the journal.
+    pub(crate) fn close(&mut self, mut go_on: impl FnMut() -> bool) -> Result<(), Refusal> {
+        if self.layout.is_none() {
+            return Ok(());
+        }
+        self.flush()?;
+        while go_on() && self.apply_step()? {}
+        Ok(())
     }
 
     /// Why nothing is written any more, if so.
@@ -302,7 +369,7 @@ impl Store {
 
     /// Bytes in units that hold something.
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.layout.map_or(0, |layout| self.index.used() * layout.unit_bytes() as u64)
+        self.layout.map_or(0, |layout| self.totals.used * layout.unit_bytes() as u64)
     }
 
     /// What was done since the store was opened.
@@ -315,21 +382,39 @@ impl Store {
         self.disk.traffic()
     }
 
-    /// Writes pending now.
-    pub(crate) fn pending_writes(&self) -> usize {
-        self.pending.len()
+    /// The record of a unit as it is committed, with the floor that it has now.
+    fn record(&mut self, unit: u64) -> Result<Record, Refusal> {
+        let (Some(table), Some(layout)) = (&mut self.table, self.layout) else { return Err(Refusal::Blank) };
+        let recent = self.recent.get(&unit);
+        let mut record = match recent.and_then(|recent| recent.changed.as_ref()) {
+            Some(changed) => changed.record.clone(),
+            None => table.record(&mut *self.disk, unit).unwrap_or_else(|error| {
+                self.counters.disk_errors += 1;
+                tracing::warn!(unit, %error, "a record cannot be read");
+                Record::bare(State::Damaged, unit, layout.unit_sectors(), table.newest_near(unit))
+            }),
+        };
+        if let Some(pending) = recent.and_then(|recent| recent.pending.as_ref()) {
+            record.floor = record.floor.max(pending.record.floor);
+        }
+        Ok(record)
     }
 
-    /// Journal slots in use, and in all.
-    pub(crate) fn slots(&self) -> (u32, u32) {
-        (self.slots.used(), self.slots.count())
+    /// The pending write of a unit.
+    fn pending_of(&self, unit: u64) -> Option<&Pending> {
+        self.recent.get(&unit)?.pending.as_ref()
     }
 
     /// The layout, if units may be written.
     fn writable(&self) -> Result<Layout, Refusal> {
+        self.check_failure()?;
+        self.layout.ok_or(Refusal::Blank)
+    }
+
+    fn check_failure(&self) -> Result<(), Refusal> {
         match &self.failure {
             Some(failure) => Err(Refusal::DiskFailed(failure.clone())),
-            None => self.layout.ok_or(Refusal::Blank),
+            None => Ok(()),
         }
     }
 
@@ -351,28 +436,19 @@ impl Store {
 }
 
 impl Pending {
-    fn listed(&self, unit: u64) -> PendingWrite {
-        PendingWrite {
-            unit,
-            identity: self.head.identity,
-            version: self.head.version,
-            fresh: self.slot.is_none(),
-            participants: self.head.participants,
-        }
-    }
-
-    /// Where the record of the write is.
-    fn offset(&self, layout: &Layout, unit: u64) -> u64 {
-        match self.slot {
-            Some(slot) => layout.slot_offset(slot),
-            None => layout.record_offset(unit),
-        }
+    /// The sectors whose bytes the journal has.
+    fn redo_bits(&self) -> Bits {
+        let mut bits = Bits::new(UNIT_SECTORS_MAX);
+        self.redo.keys().for_each(|sector| bits.set(*sector, true));
+        bits
     }
 }
 
-/// Version of what is committed in a record at home.
-fn committed(found: &Found<Head>) -> Version {
-    if let Found::Whole(head) = found { head.committed() } else { Version::NONE }
+impl Record {
+    /// Whether the unit holds something.
+    fn holds(&self) -> bool {
+        self.state != State::Empty
+    }
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@
 //! 2. Of two whole copies the one with the higher generation counts.
 //! 3. No bytes whatever make decoding panic.
 
-use std::io::{self, IoSlice};
+use std::io;
 
 use stripeset_stripe::Epoch;
 use thiserror::Error;
 use uuid::Uuid;
 
 use crate::{
-    disk::Disk,
+    disk::{Buffer, Disk},
     label::Label,
     layout::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS},
     little_endian::{Reader, Writer},
@@ -25,7 +25,7 @@ use crate::{
 pub(crate) const FORMAT: u32 = 1;
 
 /// First bytes of every superblock, in every format.
-const MAGIC: [u8; 8] = *b"ssdisk\x01\n";
+const MAGIC: [u8; 8] = *b"stripes\n";
 
 /// Bytes of a superblock before those that its checksum covers.
 const CRC_END: usize = 12;
@@ -71,9 +71,10 @@ impl Superblock {
     /// Reads the newest whole copy, and says whether the other one is the same.
     pub(crate) fn read(disk: &mut dyn Disk) -> Result<(Superblock, bool), SuperblockError> {
         let mut copies = Vec::new();
+        let mut bytes = Buffer::zeroed(SUPERBLOCK_BYTES as usize);
         for offset in SUPERBLOCK_OFFSETS {
-            copies.push(match disk.read(offset, SUPERBLOCK_BYTES as usize) {
-                Ok(bytes) => Superblock::decode(&bytes),
+            copies.push(match disk.read(offset, &mut bytes) {
+                Ok(got) => Superblock::decode(&bytes[..got]),
                 // One copy that cannot be read is what the other one is for.
                 Err(error) => {
                     tracing::error!(offset, %error, "a superblock cannot be read");
@@ -98,14 +99,14 @@ impl Superblock {
     pub(crate) fn write(&self, disk: &mut dyn Disk) -> io::Result<()> {
         let bytes = self.encode();
         for offset in SUPERBLOCK_OFFSETS {
-            disk.write(offset, &mut [IoSlice::new(&bytes)])?;
+            disk.write(offset, &bytes)?;
             disk.sync()?;
         }
         Ok(())
     }
 
-    fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; SUPERBLOCK_BYTES as usize];
+    fn encode(&self) -> Buffer {
+        let mut bytes = Buffer::zeroed(SUPERBLOCK_BYTES as usize);
         let mut out = Writer::new(&mut bytes);
         out.bytes(&MAGIC);
         out.u32(0);

@@ -169,7 +169,7 @@ impl Array {
         let place = stripe.place(shard);
         let member = self.engine.members.get(place.member);
         let channel = member.link.channel().filter(|_| member.link.responsive())?;
-        let request = v1::ListUnitsRequest { units: vec![place.unit], first_unit: 0, limit: 1 };
+        let request = v1::ListUnitsRequest { units: vec![place.unit], limit: 1, ..Default::default() };
         let mut agent = agent_client(channel);
         let listed =
             tokio::time::timeout(crate::engine::HEDGE, agent.list_units(timed(request))).await.ok()?.ok()?;

@@ -20,7 +20,7 @@ mod data;
 mod stop;
 
 const UNIT_BYTES: u32 = 16 * 1024;
-const DISK_BYTES: usize = 1536 * 1024;
+const DISK_BYTES: usize = 2 * 1024 * 1024;
 
 /// Longest time that anything here may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,10 +39,13 @@ impl Running {
     }
 
     async fn on(disk: &SimulatedDisk) -> Running {
-        let store = Store::open(Box::new(disk.clone())).unwrap();
+        let (watched, watch) = Watched::new(Box::new(disk.clone()));
+        let store = Store::open(Box::new(watched)).unwrap();
+        let disk_id = store.superblock().disk_id;
+        let disk = ServedDisk { path: Arc::new("simulated".into()), disk_id, direct: false, watch };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let local_addr = listener.local_addr().unwrap();
-        Running::start(Agent { listener, local_addr, store, path: "simulated".into() })
+        Running::start(Agent { listener, local_addr, store, disk })
     }
 
     async fn channel(&self) -> Channel {
@@ -174,6 +177,8 @@ fn label(disk_id: &Bytes) -> v1::Label {
         member: 0,
         unit_bytes: UNIT_BYTES,
         slice_bytes: u64::from(UNIT_BYTES),
+        shards_max: 2,
+        data_shards_max: 1,
         members: vec![v1::LabelMember { disk_id: disk_id.clone(), address: "a:1".to_owned() }],
     }
 }

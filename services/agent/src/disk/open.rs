@@ -11,9 +11,12 @@ use std::{
     path::Path,
 };
 
-use rustix::fs::OFlags;
+use rustix::{
+    fs::{OFlags, seek},
+    io::Errno,
+};
 
-use super::{Disk, file::FileDisk};
+use super::{Buffer, Disk, file::FileDisk};
 use crate::{error::AgentError, layout::DISK_BYTES_MIN};
 
 /// How much of a device has to be zeros before it may be formatted: where partition tables, file systems and our own
@@ -63,7 +66,7 @@ pub(crate) fn open(path: &Path, size: Option<u64>) -> Result<Found, AgentError> 
     if bytes < DISK_BYTES_MIN {
         return Err(AgentError::TooSmall { path: path.to_owned(), bytes, bytes_min: DISK_BYTES_MIN });
     }
-    classify(FileDisk::new(file, bytes, device), device).map_err(|error| AgentError::opening(path, error))
+    classify(file, bytes, device).map_err(|error| AgentError::opening(path, error))
 }
 
 fn create(path: &Path, size: Option<u64>) -> Result<Found, AgentError> {
@@ -106,15 +109,15 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 }
 
 /// A file without a single block holds nothing: an agent that was stopped between creating and formatting it left it. A
-/// device is blank if its first MiB is; what lies behind is zeroed when it is formatted.
-fn classify(mut disk: FileDisk, device: bool) -> io::Result<Found> {
+/// device is blank if its first MiB is; what lies behind means nothing until the store has written it.
+fn classify(file: File, bytes: u64, device: bool) -> io::Result<Found> {
+    let holds_nothing = !device && matches!(seek(&file, rustix::fs::SeekFrom::Data(0)), Err(Errno::NXIO));
+    let mut disk = FileDisk::new(file, bytes, device);
     let blank = if device {
-        disk.read(0, BLANK_BYTES)?.iter().all(|byte| *byte == 0)
+        let mut first = Buffer::zeroed(BLANK_BYTES);
+        disk.read(0, &mut first)? == BLANK_BYTES && first.iter().all(|byte| *byte == 0)
     } else {
-        disk.data_from(0)?.is_none()
+        holds_nothing
     };
-    if blank && device {
-        disk.zero()?;
-    }
     Ok(if blank { Found::Blank(disk) } else { Found::Used(disk) })
 }

@@ -36,89 +36,72 @@ fn bodies(unit_sectors: usize) -> impl Strategy<Value = Body> {
         .prop_map(|((written, lost, checksums), summary)| Body { written, lost, checksums, summary })
 }
 
-fn heads() -> impl Strategy<Value = Head> {
-    let states = prop::sample::select(vec![State::Committed, State::Fresh, State::Redo]);
+pub(crate) fn records(unit_sectors: usize) -> impl Strategy<Value = Record> {
+    let states = prop::sample::select(vec![State::Empty, State::Committed, State::Damaged]);
     let identity = (any::<u64>(), versions(), any::<u32>(), any::<u8>());
-    let own = (states, any::<bool>(), any::<u64>(), any::<u32>(), bits(UNIT_SECTORS_MAX));
-    (own, identity, versions(), versions(), versions()).prop_map(|(own, identity, version, base, floor)| {
-        let (state, rebuilt, unit, participants, redo) = own;
-        let (chunk, incarnation, row, shard) = identity;
-        let identity = Identity { chunk: ChunkIndex(chunk), incarnation, row: Row(row), shard: Shard(shard) };
-        let bare = Head::bare(state, unit, floor);
-        Head { rebuilt, identity, version, base, participants, redo, ..bare }
-    })
+    let version = (versions(), versions(), versions());
+    (states, any::<u64>(), identity, version, bodies(unit_sectors)).prop_map(
+        move |(state, unit, identity, (version, token, floor), body)| {
+            let (chunk, incarnation, row, shard) = identity;
+            let identity =
+                Identity { chunk: ChunkIndex(chunk), incarnation, row: Row(row), shard: Shard(shard) };
+            // Only committed records say what their sectors are.
+            let body = if state == State::Committed { body } else { Body::never_written(unit_sectors) };
+            Record { state, unit, identity, version, token, floor, body }
+        },
+    )
 }
 
-fn records() -> impl Strategy<Value = (usize, Record)> {
-    prop::sample::select(vec![1_usize, 2, 16, 32, 256]).prop_flat_map(|unit_sectors| {
-        (heads(), bodies(unit_sectors)).prop_map(move |(head, body)| (unit_sectors, Record::new(head, body)))
-    })
+fn sized_records() -> impl Strategy<Value = (usize, Record)> {
+    prop::sample::select(vec![1_usize, 2, 16, 32, 256])
+        .prop_flat_map(|unit_sectors| records(unit_sectors).prop_map(move |record| (unit_sectors, record)))
 }
 
 proptest! {
     #[test]
-    fn a_record_comes_back((unit_sectors, mut record) in records()) {
+    fn a_record_comes_back((unit_sectors, record) in sized_records(), behind in 0_usize..100) {
         let mut bytes = Vec::new();
-        record.encode(DISK, record_bytes(unit_sectors), &mut bytes);
-        prop_assert_eq!(bytes.len(), record_bytes(unit_sectors));
-        prop_assert_eq!(Head::decode(&bytes, DISK), Found::Whole(record.head.clone()));
-        prop_assert_eq!(Record::decode(&bytes, DISK, unit_sectors), Found::Whole(record));
-        prop_assert_eq!(Record::decode(&bytes, Uuid::nil(), unit_sectors), Found::Damaged);
+        record.encode(DISK, &mut bytes);
+        prop_assert_eq!(bytes.len(), record.encoded_bytes());
+        prop_assert!(bytes.len() <= record_bytes_max(unit_sectors, SHARDS_MAX, 16 * unit_sectors));
+        bytes.resize(bytes.len() + behind, 7);
+        prop_assert_eq!(Record::length_of(&bytes), Some(record.encoded_bytes()));
+        prop_assert_eq!(Record::decode(&bytes, Uuid::nil(), unit_sectors), None);
+        if record.state == State::Committed {
+            prop_assert_eq!(Record::decode(&bytes, DISK, unit_sectors + 1), None);
+        }
+        prop_assert_eq!(Record::decode(&bytes, DISK, unit_sectors), Some(record));
     }
 
     #[test]
-    fn a_flipped_bit_is_damage((unit_sectors, mut record) in records(), place: usize, bit in 0_u32..8) {
+    fn a_flipped_bit_is_damage((unit_sectors, record) in sized_records(), place: usize, bit in 0_u32..8) {
         let mut bytes = Vec::new();
-        record.encode(DISK, record_bytes(unit_sectors), &mut bytes);
-        // Behind the body nothing is read.
-        let place = place % (HEAD_BYTES + record.head.body.bytes as usize);
+        record.encode(DISK, &mut bytes);
+        let place = place % bytes.len();
         bytes[place] ^= 1_u8 << bit;
-        prop_assert_eq!(Record::decode(&bytes, DISK, unit_sectors), Found::Damaged);
+        prop_assert_eq!(Record::decode(&bytes, DISK, unit_sectors), None);
     }
 
     #[test]
     fn no_bytes_make_decoding_panic(mut bytes in vec(any::<u8>(), 0..6000), forge: bool, unit_sectors in 1_usize..=256) {
-        if forge && bytes.len() >= HEAD_BYTES {
-            // Past the checksums: what only the fields themselves can refuse.
-            bytes[..8].copy_from_slice(&MAGIC);
-            bytes[20] %= 5;
-            bytes[32..48].copy_from_slice(DISK.as_bytes());
-            let body = bytes.len() - HEAD_BYTES;
-            let crc = crc32c::crc32c(&bytes[HEAD_BYTES..]);
-            bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-            bytes[16..20].copy_from_slice(&(body as u32).to_le_bytes());
-            let crc = head_crc(&bytes);
-            bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-            prop_assert!(matches!(Head::decode(&bytes, DISK), Found::Whole(_)));
+        if forge && bytes.len() >= FIXED_BYTES {
+            // Past the checksum: what only the fields themselves can refuse.
+            let length = bytes.len() as u32;
+            bytes[4..8].copy_from_slice(&length.to_le_bytes());
+            bytes[8..24].copy_from_slice(DISK.as_bytes());
+            bytes[32] = 1 + bytes[32] % 3;
+            bytes[34..36].copy_from_slice(&(unit_sectors as u16).to_le_bytes());
+            let crc = crc32c::crc32c(&bytes[CRC_END..]);
+            bytes[..CRC_END].copy_from_slice(&crc.to_le_bytes());
         }
         let _ = Record::decode(&bytes, DISK, unit_sectors);
     }
 }
 
 #[test]
-fn zeros_are_blank_and_a_cut_record_is_damage() {
-    assert_eq!(Record::decode(&[0; 4096], DISK, 16), Found::Blank);
-    assert_eq!(Record::decode(&[0; 100], DISK, 16), Found::Damaged);
-}
-
-#[test]
-fn records_of_common_units_take_one_sector() {
-    let bytes = [1, 4, 16, 32, 64, 256].map(record_bytes);
-    assert_eq!(bytes, [4096, 4096, 4096, 4096, 8192, 20480]);
-}
-
-#[test]
-fn the_largest_body_fits() {
-    for unit_sectors in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
-        let mut body = Body::never_written(unit_sectors);
-        let sectors = 16 * unit_sectors;
-        let vector = vec![Version::NONE; SHARDS_MAX];
-        body.summary = Some(Summary { vector, written: Bits::new(sectors), checksums: vec![0; sectors] });
-        let mut bytes = Vec::new();
-        Record::new(Head::bare(State::Committed, 0, Version::NONE), body).encode(
-            DISK,
-            record_bytes(unit_sectors),
-            &mut bytes,
-        );
-    }
+fn zeros_and_a_cut_record_are_no_record() {
+    assert_eq!(Record::decode(&[0; 640], DISK, 16), None);
+    let mut bytes = Vec::new();
+    Record::bare(State::Empty, 3, 16, Version::NONE).encode(DISK, &mut bytes);
+    assert_eq!(Record::decode(&bytes[..bytes.len() - 1], DISK, 16), None);
 }

@@ -1,16 +1,23 @@
 //! First phase of a write: prepare over a committed version (A2), and into an empty stripe (A2f).
 //!
-//! Nothing here waits for a sync (but for the sake of a free slot): the caller syncs once for a group, and answers then.
+//! Nothing here waits for a sync (but for the sake of room): the caller syncs once for a group, and answers then.
 
-use stripeset_stripe::Version;
+use bytes::Bytes;
+use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits};
 
-use super::{Pending, Store, UnitState, committed};
+use super::{Pending, Redo, Store, flush::change_bytes, journal::Change};
 use crate::{
-    layout::Layout,
+    layout::{Layout, UNIT_SECTORS_MAX},
     operation::{Entry, Prepare, Run},
-    record::{Body, Found, Head, Record, State, Summary},
+    record::{Body, Record, State, Summary},
     refusal::Refusal,
 };
+
+/// The pending writes take at most one part in so many of the ring: they stay in it until they are settled.
+const PENDING_SHARE: u64 = 4;
+
+/// A slice of a request keeps its whole message in memory. Runs shorter than this are copied for as long as they pend.
+const COPIED_BYTES_MAX: usize = 32 * 1024;
 
 impl Store {
     /// First phase of a write.
@@ -20,121 +27,101 @@ impl Store {
         Store::check_unit(&layout, unit)?;
         check_shape(&layout, &prepare.runs, prepare.summary.as_ref())?;
         self.counters.prepares += 1;
-        if self.pending.get(&unit).is_some_and(|pending| pending.head.version == version) {
+        if self.pending_of(unit).is_some_and(|pending| pending.record.version == version) {
             return Ok(());
         }
-        let floor = self.index.floor(unit);
-        if version <= floor {
-            let done = committed(&self.read_head(&layout, unit)?) == version;
-            return if done { Ok(()) } else { Err(Refusal::BelowFloor { unit, given: version, floor }) };
+        let old = self.record(unit)?;
+        if version <= old.floor {
+            let (given, floor) = (version, old.floor);
+            return if old.committed() == version {
+                Ok(())
+            } else {
+                Err(Refusal::BelowFloor { unit, given, floor })
+            };
         }
         match prepare.entry {
             Entry::Fresh => self.prepare_fresh(&layout, prepare),
-            Entry::Over(base) => self.prepare_over(&layout, prepare, base),
+            Entry::Over(base) => self.prepare_over(&layout, prepare, base, old),
         }
     }
 
-    /// Record and bytes go straight home; the record says that the write is pending.
+    /// The bytes go straight home; the journal says that the write is pending.
     fn prepare_fresh(&mut self, layout: &Layout, prepare: Prepare) -> Result<(), Refusal> {
-        let (unit, version) = (prepare.unit, prepare.version);
-        self.check_pending_limit(unit)?;
+        let Prepare { unit, version, identity, participants, runs, summary, .. } = prepare;
         let mut body = Body::never_written(layout.unit_sectors());
-        body.enter(&prepare.runs);
-        body.summary = prepare.summary;
-        let head = Head {
-            identity: prepare.identity,
+        body.enter(&runs);
+        body.summary = summary;
+        let record = Record {
+            identity,
             version,
-            participants: prepare.participants,
-            ..Head::bare(State::Fresh, unit, version)
+            body,
+            ..Record::bare(State::Committed, unit, layout.unit_sectors(), version)
         };
-        let head = match self.write_home(layout, Record::new(head, body), &prepare.runs) {
-            Ok(head) => head,
-            Err(refusal) => {
-                // The stripe is empty, so nothing is lost that anyone needs; but bytes may have changed under the
-                // record that was there. Best effort: a disk without space for a head keeps the old one, whose
-                // sectors then fail their checksums.
-                let _ = self.write_head(layout.record_offset(unit), &Head::bare(State::Empty, unit, version));
-                self.settle(unit, UnitState::Empty, version);
-                return Err(refusal);
-            }
-        };
-        self.settle(unit, UnitState::Fresh, version);
-        self.pending.insert(unit, Pending { head, slot: None, prepared_at: self.syncs });
+        let change = Change::PreparedFresh { participants, record };
+        let bytes = change_bytes(&change, 0);
+        self.check_pending_limits(unit, bytes)?;
+        self.reserve(unit, bytes)?;
+        let Change::PreparedFresh { record, .. } = &change else { return Ok(()) };
+        let since = self.staging_place();
+        let record = record.clone();
+        let pending = Pending { record, base: None, participants, redo: Redo::new(), since, bytes };
+        self.counted(unit, |store| store.enter_fresh(layout, pending));
+        self.stage(&change);
+        self.stage_home(layout, unit, runs);
         Ok(())
     }
 
-    /// Record and bytes go to a journal slot; the old ones stay readable at home.
-    fn prepare_over(&mut self, layout: &Layout, prepare: Prepare, base: Version) -> Result<(), Refusal> {
-        let (unit, version) = (prepare.unit, prepare.version);
-        match self.pending.get(&unit).map(|pending| pending.head.version) {
-            // A base is always decided.
-            Some(pending) if pending == base => self.commit_pending(layout, unit)?,
+    /// The bytes go to the journal; the old ones stay readable at home.
+    fn prepare_over(
+        &mut self,
+        layout: &Layout,
+        prepare: Prepare,
+        base: Version,
+        old: Record,
+    ) -> Result<(), Refusal> {
+        let Prepare { unit, version, identity, participants, runs, summary, .. } = prepare;
+        let pending = self.pending_of(unit).map(|pending| pending.record.version);
+        // A base is always decided: what is pending will be the committed state.
+        let old = match pending {
+            Some(pending) if pending == base => {
+                self.make_prepare_durable(unit)?;
+                self.pending_of(unit).map_or(old, |pending| pending.record.clone())
+            }
             Some(pending) => return Err(Refusal::Busy { unit, pending }),
-            None => {}
-        }
-        let bytes = self.read_whole(layout.record_offset(unit), layout.record_bytes())?;
-        let Record { head: old, mut body } = match self.decode_home(layout, unit, &bytes) {
-            Found::Whole(record) => record,
-            Found::Blank => return Err(Refusal::Empty { unit }),
-            Found::Damaged => return Err(Refusal::Damaged { unit }),
+            None => old,
         };
-        match old.state {
-            State::Committed => {}
-            State::Empty => return Err(Refusal::Empty { unit }),
-            State::Fresh | State::Redo | State::Damaged => return Err(Refusal::Damaged { unit }),
+        check_base(&old, unit, base, &prepare.identity, summary.is_some())?;
+        let mut record = Record { version, floor: version, token: Version::NONE, identity, ..old };
+        self.allocate_home(layout, unit, &record.body, &runs)?;
+        let redo = record.body.enter(&runs);
+        record.body.summary = summary;
+        let sectors = redo.count();
+        let change = Change::PreparedOver { base, participants, redo, record };
+        let bytes = change_bytes(&change, sectors);
+        self.check_pending_limits(unit, bytes)?;
+        self.reserve(unit, bytes)?;
+        if pending.is_some() {
+            self.commit_in_memory(unit);
         }
-        if old.version != base {
-            return Err(Refusal::VersionMismatch { unit, wanted: base, found: old.version });
-        }
-        if old.identity != prepare.identity {
-            return Err(Refusal::OtherIdentity { unit, found: old.version });
-        }
-        if body.summary.is_some() != prepare.summary.is_some() {
-            let message =
-                format!("unit {unit}: a write brings a stripe summary if, and only if, the unit has one");
-            return Err(Refusal::Invalid(message));
-        }
-        self.check_pending_limit(unit)?;
-        self.allocate_home(layout, unit, &body, &prepare.runs)?;
-        let redo = body.enter(&prepare.runs);
-        body.summary = prepare.summary;
-        let head = Head {
-            identity: prepare.identity,
-            version,
-            base,
-            participants: prepare.participants,
-            redo,
-            ..Head::bare(State::Redo, unit, version)
-        };
-        let slot = self.take_slot()?;
-        let head = match self.write_slot(layout, slot, Record::new(head, body), &prepare.runs) {
-            Ok(head) => head,
-            Err(refusal) => {
-                self.slots.untake(slot);
-                return Err(refusal);
-            }
-        };
-        self.index.raise(unit, version);
-        self.pending.insert(unit, Pending { head, slot: Some(slot), prepared_at: self.syncs });
-        self.dirty = true;
+        let Change::PreparedOver { record, .. } = &change else { return Ok(()) };
+        let (record, since) = (record.clone(), self.staging_place());
+        let redo = redo_of(runs);
+        self.set_pending(Pending { record, base: Some(base), participants, redo, since, bytes });
+        self.stage(&change);
         Ok(())
     }
 
-    /// A free slot; a sync may free some that wait for one.
-    fn take_slot(&mut self) -> Result<u32, Refusal> {
-        if let Some(slot) = self.slots.take() {
-            return Ok(slot);
+    /// Refuses a write that would leave the journal no room to settle what is pending.
+    fn check_pending_limits(&self, unit: u64, bytes: u64) -> Result<(), Refusal> {
+        let own = self.pending_of(unit).map_or(0, |pending| pending.bytes);
+        if self.pending_writes >= super::PENDING_MAX && own == 0 {
+            return Err(Refusal::Limit { what: "too many pending writes", limit: super::PENDING_MAX as u64 });
         }
-        self.sync()?;
-        let limit = u64::from(self.slots.count());
-        self.slots.take().ok_or(Refusal::Limit { what: "no free journal slot", limit })
-    }
-
-    fn check_pending_limit(&self, unit: u64) -> Result<(), Refusal> {
-        if self.pending.len() < super::PENDING_MAX || self.pending.contains_key(&unit) {
-            return Ok(());
+        let limit = self.journal.ring_bytes() / PENDING_SHARE;
+        if self.pending_bytes - own + bytes > limit {
+            return Err(Refusal::Limit { what: "the journal is full of pending writes", limit });
         }
-        Err(Refusal::Limit { what: "too many pending writes", limit: super::PENDING_MAX as u64 })
+        Ok(())
     }
 
     /// Takes space for sectors that were never written, so that to apply the write later cannot fail for want of it.
@@ -159,6 +146,62 @@ impl Store {
     }
 }
 
+/// Refuses a write over what is not its base, or not its shard.
+fn check_base(
+    old: &Record,
+    unit: u64,
+    base: Version,
+    identity: &stripeset_proto::convert::Identity,
+    has_summary: bool,
+) -> Result<(), Refusal> {
+    match old.state {
+        State::Committed => {}
+        State::Empty => return Err(Refusal::Empty { unit }),
+        State::Damaged => return Err(Refusal::Damaged { unit }),
+    }
+    if old.version != base {
+        return Err(Refusal::VersionMismatch { unit, wanted: base, found: old.version });
+    }
+    if old.identity != *identity {
+        return Err(Refusal::OtherIdentity { unit, found: old.version });
+    }
+    if old.body.summary.is_some() != has_summary {
+        let message =
+            format!("unit {unit}: a write brings a stripe summary if, and only if, the unit has one");
+        return Err(Refusal::Invalid(message));
+    }
+    Ok(())
+}
+
+impl Body {
+    /// Enters runs as written, and returns which sectors they are.
+    pub(super) fn enter(&mut self, runs: &[Run]) -> Bits {
+        let mut entered = Bits::new(UNIT_SECTORS_MAX);
+        for run in runs {
+            for (sector, crc) in (run.first_sector..run.end()).zip(&run.checksums) {
+                self.written.set(sector, true);
+                self.lost.set(sector, false);
+                self.checksums[sector] = *crc;
+                entered.set(sector, true);
+            }
+        }
+        entered
+    }
+}
+
+/// The sectors of runs, each with its bytes.
+fn redo_of(runs: Vec<Run>) -> Redo {
+    let mut redo = Redo::new();
+    for run in runs {
+        let first = run.first_sector;
+        let data =
+            if run.data.len() < COPIED_BYTES_MAX { Bytes::copy_from_slice(&run.data) } else { run.data };
+        let sectors = (0..data.len() / SECTOR_BYTES).map(|index| index * SECTOR_BYTES);
+        redo.extend((first..).zip(sectors.map(|start| data.slice(start..start + SECTOR_BYTES))));
+    }
+    redo
+}
+
 /// Refuses runs and summaries that do not fit the units of this disk.
 pub(super) fn check_shape(layout: &Layout, runs: &[Run], summary: Option<&Summary>) -> Result<(), Refusal> {
     let sectors = layout.unit_sectors();
@@ -166,10 +209,18 @@ pub(super) fn check_shape(layout: &Layout, runs: &[Run], summary: Option<&Summar
         return Err(Refusal::Invalid(format!("sectors up to {}: a unit has {sectors}", run.end())));
     }
     let Some(summary) = summary else { return Ok(()) };
-    let (given, largest) =
-        (summary.checksums.len(), sectors * usize::from(stripeset_stripe::profile::DATA_SHARDS_MAX));
+    let shape = layout.shape();
+    let (given, largest) = (summary.checksums.len(), sectors * shape.data_shards);
     if given == 0 || given > largest || !given.is_multiple_of(sectors) {
-        let message = format!("a summary of {given} sectors: a stripe has 1 to 16 units of {sectors}");
+        let message = format!(
+            "a summary of {given} sectors: stripes of this array have 1 to {} data units of {sectors}",
+            shape.data_shards
+        );
+        return Err(Refusal::Invalid(message));
+    }
+    if summary.vector.len() > shape.shards {
+        let (given, most) = (summary.vector.len(), shape.shards);
+        let message = format!("a vector of {given} shards: stripes of this array have at most {most}");
         return Err(Refusal::Invalid(message));
     }
     Ok(())

@@ -1,256 +1,204 @@
-//! What a start finds: scans the records, decides what each journal slot still means (A8), and drops fresh writes that
-//! were never whole.
+//! What a start finds: makes the changes of the journal again, in order (A8). Takes as long as the journal is, whatever the
+//! disk's length and however it was stopped.
 //!
-//! A crash keeps or loses every write since the last sync, in any combination and in pieces of 512 bytes. So, for a unit
-//! with record H at home, a slot with a whole record and whole bytes, of version v over base b, is
-//! - **void** if v is not above the floor in H: it was applied, aborted, or overtaken by a fresh write, a discard or a
-//!   rebuild (invariant 3 of the store);
-//! - but **applied again** if v is what H says is committed: H may be there and the bytes not. The slot has them;
-//! - **decided** if another slot of the unit has it as its base: a coordinator writes over decided versions only. It goes
-//!   home, in order, before the other one is looked at;
-//! - else **pending**. One whose base is neither committed nor in a slot was never told of, and is void.
+//! A crash keeps or loses every write since the last sync, in any combination and in pieces of 512 bytes. What was synced
+//! are all groups but the last, and the bytes that they put home. So
+//! - a last group that is not whole, or whose data is not, was never answered: it is taken off;
+//! - a fresh write of the last group whose bytes are not all at home was never prepared: its unit is empty; a rebuild of
+//!   which that is true leaves the unit damaged;
+//! - in any other group, data that does not match its checksum is rot: the write stays pending, for it may have been
+//!   acknowledged, and those sectors are lost until they are repaired from the other shards.
 //!
-//! If H is damaged (or gone) its floor is unknown, and the newest whole slot is pending: to forget a write that may have been
-//! acknowledged is worse than to ask a coordinator again about one that was settled.
-//!
-//! A fresh record in H whose bytes are not all there was never prepared, unless it is the base of a slot.
+//! The tail may have passed the first changes of a unit: then it was applied after its last one, and what is left does no
+//! harm. A change that brings the whole record is the state; one that needs an earlier one which is gone - a commit of what
+//! is not pending, a write over a base that is not what was said before - tells that the table is newer than what was said.
 
-use std::{collections::BTreeMap, io};
+use bytes::Bytes;
+use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits, checksum};
 
-use stripeset_stripe::{SECTOR_BYTES, Version, checksum};
-
-use super::{OpenError, Pending, Store, UnitState, access::redo_bytes, committed};
+use super::{
+    OpenError, Pending, Redo, Store, Weak,
+    flush::change_bytes,
+    journal::{Change, Group, Journal, Place},
+    table::Table,
+};
 use crate::{
     layout::Layout,
-    record::{Body, Found, HEAD_BYTES, Head, Record, State},
-    refusal::Refusal,
+    record::{Record, State},
 };
 
-/// A slot whose record and bytes are whole.
-struct Candidate {
-    slot: u32,
-    head: Head,
-    body: Body,
-}
-
 impl Store {
-    /// Fills index, pending writes and slots from the disk, and settles what needs no coordinator.
+    /// Opens the table, and makes the changes of the journal again.
     pub(super) fn replay(&mut self, layout: Layout) -> Result<(), OpenError> {
-        let mut fresh = BTreeMap::new();
-        let mut damaged = Vec::new();
-        let mut newest = self.scan_units(&layout, &mut fresh, &mut damaged)?;
-        for (unit, candidates) in self.scan_slots(&layout) {
-            newest = candidates.iter().map(|candidate| candidate.head.floor).fold(newest, Version::max);
-            self.settle_slots(&layout, unit, candidates, &mut fresh).map_err(into_io)?;
+        let disk_id = self.superblock.disk_id;
+        let (journal, totals) = Journal::open(&mut *self.disk, disk_id, &layout)?;
+        (self.journal, self.totals) = (journal, totals);
+        let mut last: Option<Group> = None;
+        while let Some(group) = self.journal.next(&mut *self.disk, disk_id, layout.unit_sectors())? {
+            if let Some(before) = last.replace(group) {
+                self.totals = before.totals;
+                self.take_in_group(&layout, before, false);
+            }
         }
-        for (unit, head) in fresh {
-            self.settle_fresh(&layout, unit, head).map_err(into_io)?;
-        }
-        // Nothing is known of these; the newest version on the disk is a floor that no late request gets below.
-        for unit in damaged {
-            self.index.raise(unit, newest);
-        }
-        self.sync().map_err(into_io)?;
-        let (pending, (slots_used, _)) = (self.pending.len(), self.slots());
-        tracing::info!(units = layout.units(), used = self.index.used(), pending, slots_used, "disk opened");
+        // Every floor in the table is known now, and with it what stands for those in a damaged page.
+        self.table = Some(Table::open(&mut *self.disk, disk_id, layout, self.totals.newest)?);
+        let entered = last.map_or_else(Vec::new, |last| self.take_in_last(&layout, last));
+        // What a process left that was killed may be in the disk's cache alone; the next group comes after it.
+        self.journal.clear_end(&mut *self.disk, disk_id)?;
+        self.disk.sync()?;
+        self.drop_torn(&layout, entered);
+        self.flush().map_err(std::io::Error::other)?;
+        self.due = self.journal.end();
+        let (pending, used) = (self.pending_writes, self.totals.used);
+        let (groups, journal_bytes) = (self.journal.groups(), self.journal.used_bytes());
+        tracing::info!(units = layout.units(), used, pending, groups, journal_bytes, "disk opened");
         Ok(())
     }
 
-    /// Reads the head of every unit. Returns the highest version met.
-    fn scan_units(
-        &mut self,
-        layout: &Layout,
-        fresh: &mut BTreeMap<u64, Head>,
-        damaged: &mut Vec<u64>,
-    ) -> io::Result<Version> {
-        let mut newest = Version::NONE;
-        let mut unit = 0;
-        while unit < layout.units() {
-            // Holes of a sparse file are units that were never written.
-            let offset = layout.record_offset(unit);
-            match self.disk.data_from(offset)? {
-                None => break,
-                Some(data) if data > offset => {
-                    unit = layout.unit_from(data.next_multiple_of(SECTOR_BYTES as u64)).max(unit + 1);
-                    continue;
-                }
-                Some(_) => {}
-            }
-            match self.read_head(layout, unit).unwrap_or(Found::Damaged) {
-                Found::Blank => {}
-                Found::Whole(head) => {
-                    newest = newest.max(head.floor);
-                    self.index.set(unit, UnitState::of(head.state), head.floor);
-                    if head.state == State::Fresh {
-                        fresh.insert(unit, head);
-                    }
-                }
-                Found::Damaged => {
-                    tracing::error!(unit, "the record of a unit is damaged");
-                    self.index.set(unit, UnitState::Damaged, Version::NONE);
-                    damaged.push(unit);
-                }
-            }
-            unit += 1;
+    /// Takes in the last group if it is whole. Returns the records of units whose bytes it put home.
+    fn take_in_last(&mut self, layout: &Layout, last: Group) -> Vec<Record> {
+        if !last.data_is_whole() && !self.is_weak(Weak::TornGroupBelieved) {
+            tracing::info!("the last group of the journal was never whole");
+            self.journal.drop_last(&last);
+            return Vec::new();
         }
-        Ok(newest)
+        let entering = |change: &Change| match change {
+            // One that was pending before is there again only for the tail's sake: its bytes were home long ago.
+            Change::PreparedFresh { record, .. } => self
+                .pending_of(record.unit)
+                .is_none_or(|pending| pending.record.version != record.version)
+                .then(|| record.clone()),
+            Change::Replaced(record) if record.state == State::Committed => Some(record.clone()),
+            _ => None,
+        };
+        let entered = last.changes.iter().filter_map(entering).collect();
+        self.totals = last.totals;
+        self.take_in_group(layout, last, true);
+        entered
     }
 
-    /// Reads all slots that may still mean something, by unit and in the order of their versions.
-    fn scan_slots(&mut self, layout: &Layout) -> BTreeMap<u64, Vec<Candidate>> {
-        let mut found: BTreeMap<u64, Vec<Candidate>> = BTreeMap::new();
-        for slot in 0..layout.slots() {
-            // A slot that cannot be read holds nothing that can be used.
-            let Ok(bytes) = self.read_whole(layout.slot_offset(slot), HEAD_BYTES) else { continue };
-            let Found::Whole(head) = Head::decode(&bytes, self.superblock.disk_id) else { continue };
-            if head.state != State::Redo || head.unit >= layout.units() || self.is_void(layout, &head) {
+    /// Empties units whose fresh writes were never whole; those of rebuilds are damaged.
+    fn drop_torn(&mut self, layout: &Layout, entered: Vec<Record>) {
+        if self.is_weak(Weak::FreshBelieved) {
+            return;
+        }
+        for record in entered {
+            let unit = record.unit;
+            let recent = self.recent.get(&unit);
+            let pending =
+                recent.and_then(|recent| recent.pending.as_ref()).map(|pending| pending.record.version);
+            let changed =
+                recent.and_then(|recent| recent.changed.as_ref()).map(|changed| changed.record.token);
+            let is_rebuilt = !record.token.is_none();
+            let stands =
+                if is_rebuilt { changed == Some(record.token) } else { pending == Some(record.version) };
+            if !stands || self.is_home(layout, &record) {
                 continue;
             }
-            if let Some(candidate) = self.whole_slot(layout, slot) {
-                found.entry(candidate.head.unit).or_default().push(candidate);
-            }
-        }
-        for candidates in found.values_mut() {
-            candidates.sort_by_key(|candidate| candidate.head.version);
-        }
-        found
-    }
-
-    /// Whether a slot's version is settled, and its bytes are home, by the unit's own record.
-    fn is_void(&mut self, layout: &Layout, slot: &Head) -> bool {
-        match self.read_head(layout, slot.unit) {
-            Ok(Found::Whole(home)) => slot.version <= home.floor && !is_committed_by(&home, slot),
-            Ok(Found::Blank | Found::Damaged) | Err(_) => false,
+            tracing::info!(unit, version = %record.version, "bytes of the last group never came home");
+            let state = if is_rebuilt { State::Damaged } else { State::Empty };
+            let floor = self.record(unit).map_or(record.floor, |now| now.floor.max(record.floor));
+            self.replace(Record::bare(state, unit, layout.unit_sectors(), floor));
         }
     }
 
-    /// A slot's record, if it and all bytes of its redo are whole: otherwise the write was never prepared.
-    fn whole_slot(&mut self, layout: &Layout, slot: u32) -> Option<Candidate> {
-        let (found, bytes) = self.read_slot(layout, slot).ok()?;
-        let Found::Whole(Record { head, body }) = found else { return None };
-        let mut sectors = head.redo.iter_ones().zip(redo_bytes(layout, &bytes));
-        let whole = sectors.all(|(sector, bytes)| checksum::of_sector(bytes) == body.checksums[sector]);
-        drop(sectors);
-        whole.then_some(Candidate { slot, head, body })
-    }
-
-    /// Decides what the slots of one unit mean. `candidates` are in the order of their versions.
-    fn settle_slots(
-        &mut self,
-        layout: &Layout,
-        unit: u64,
-        mut candidates: Vec<Candidate>,
-        fresh: &mut BTreeMap<u64, Head>,
-    ) -> Result<(), Refusal> {
-        let home = self.read_head(layout, unit).unwrap_or(Found::Damaged);
-        if let Found::Whole(home) = &home
-            && let Some(place) =
-                candidates.iter().position(|candidate| is_committed_by(home, &candidate.head))
-        {
-            let applied = candidates.remove(place);
-            if !self.is_home(layout, unit, &applied) {
-                self.apply_slot(layout, unit, applied.slot, home.floor)?;
-                self.dirty = true;
-            }
-        }
-        let mut chain = chain(&home, candidates);
-        let Some(last) = chain.pop() else { return Ok(()) };
-        if let Some(first) = chain.first().or(Some(&last))
-            && let Some(head) = fresh.remove(&unit)
-        {
-            if head.version == first.head.base {
-                let decided = Head { state: State::Committed, ..head };
-                self.write_head(layout.record_offset(unit), &decided)?;
-                self.index.set(unit, UnitState::Committed, decided.floor);
-                self.dirty = true;
-            } else {
-                fresh.insert(unit, head);
-            }
-        }
-        for decided in chain {
-            let floor = self.index.floor(unit).max(decided.head.floor);
-            let state = self.apply_slot(layout, unit, decided.slot, floor)?;
-            self.index.set(unit, state, floor);
-            self.dirty = true;
-        }
-        self.index.raise(unit, last.head.floor);
-        self.slots.occupy(last.slot);
-        self.pending
-            .insert(unit, Pending { head: last.head, slot: Some(last.slot), prepared_at: self.syncs });
-        Ok(())
-    }
-
-    /// Whether the bytes of an applied slot, and the record that describes them, are at home.
-    fn is_home(&mut self, layout: &Layout, unit: u64, applied: &Candidate) -> bool {
+    /// Whether all bytes of a record are at home.
+    fn is_home(&mut self, layout: &Layout, record: &Record) -> bool {
         let sectors = 0..layout.unit_sectors();
-        let Ok((Found::Whole(record), fetched)) = self.fetch_home(layout, unit, &sectors) else {
-            return false;
-        };
-        let errors = self.counters.checksum_errors;
+        let (errors, lost) = (self.counters, record.body.lost.clone());
+        let fetched = self.fetch(layout, record, &sectors);
         let outcome = self.compare(sectors, &record.body, fetched);
         // What a crash left half done is no damage.
-        self.counters.checksum_errors = errors;
-        record.body.checksums == applied.body.checksums
-            && applied.head.redo.iter_ones().all(|sector| !outcome.bad.get(sector))
+        self.counters = errors;
+        outcome.bad == lost
     }
 
-    /// Keeps a fresh write if all its bytes are there, else empties the unit.
-    fn settle_fresh(&mut self, layout: &Layout, unit: u64, head: Head) -> Result<(), Refusal> {
-        let sectors = 0..layout.unit_sectors();
-        let whole = match self.fetch_home(layout, unit, &sectors) {
-            Ok((Found::Whole(record), fetched)) => {
-                let errors = self.counters.checksum_errors;
-                let outcome = self.compare(sectors, &record.body, fetched);
-                self.counters.checksum_errors = errors;
-                outcome.bad.none()
+    fn take_in_group(&mut self, layout: &Layout, group: Group, is_last: bool) {
+        let Group { place, changes, mut data, .. } = group;
+        for change in changes {
+            let bytes = match &change {
+                Change::PreparedOver { redo, .. } => data.split_to(redo.count() * SECTOR_BYTES),
+                _ => Bytes::new(),
+            };
+            self.take_in(layout, place, change, bytes, is_last);
+        }
+    }
+
+    /// This version is what is committed: if the journal said another, it did so before the table was written.
+    fn believe_table_unless(&mut self, unit: u64, committed: Version) {
+        let Some(recent) = self.recent.get_mut(&unit) else { return };
+        if recent.changed.as_ref().is_some_and(|changed| changed.record.committed() != committed) {
+            recent.changed = None;
+        }
+        if recent.changed.is_none() && recent.pending.is_none() {
+            self.recent.remove(&unit);
+        }
+    }
+
+    /// Makes one change again.
+    fn take_in(&mut self, layout: &Layout, place: Place, change: Change, data: Bytes, is_last: bool) {
+        let sectors = change.redo_sectors();
+        let bytes = change_bytes(&change, sectors);
+        match change {
+            Change::PreparedFresh { participants, record } => {
+                let redo = Redo::new();
+                let pending = Pending { record, base: None, participants, redo, since: place, bytes };
+                self.enter_fresh(layout, pending);
             }
-            Ok((Found::Blank | Found::Damaged, _)) | Err(_) => false,
-        };
-        if whole {
-            self.pending.insert(unit, Pending { head, slot: None, prepared_at: self.syncs });
-            return Ok(());
-        }
-        tracing::info!(unit, version = %head.version, "a fresh write was never whole: the unit is empty");
-        self.write_head(layout.record_offset(unit), &Head::bare(State::Empty, unit, head.floor))?;
-        self.index.set(unit, UnitState::Empty, head.floor);
-        self.dirty = true;
-        Ok(())
-    }
-}
-
-/// Whether a record at home says that the write in a slot is what is committed. One that a rebuild brought is not the
-/// slot's, although it has the same version.
-fn is_committed_by(home: &Head, slot: &Head) -> bool {
-    home.committed() == slot.version && !home.rebuilt
-}
-
-/// The slots that lead, each the base of the next, from what is at home to the newest that can be reached. Those that
-/// are in no such chain are void.
-fn chain(home: &Found<Head>, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
-    let (known, at_home) = match home {
-        Found::Whole(head) if head.state == State::Fresh => (true, head.version),
-        Found::Whole(head) => (head.state != State::Damaged, committed(home)),
-        // Something was committed before anything could be prepared over it: a blank record is a lost one.
-        Found::Blank | Found::Damaged => (false, Version::NONE),
-    };
-    while let Some(last) = candidates.pop() {
-        let mut base = last.head.base;
-        let mut reversed = vec![last];
-        while base != at_home
-            && let Some(place) = candidates.iter().position(|candidate| candidate.head.version == base)
-        {
-            let decided = candidates.remove(place);
-            base = decided.head.base;
-            reversed.push(decided);
-        }
-        if base == at_home || !known {
-            reversed.reverse();
-            return reversed;
+            Change::PreparedOver { base, participants, redo, mut record } => {
+                let redo = redo_from(&redo, &data, &mut record, is_last);
+                let decided =
+                    self.pending_of(record.unit).is_some_and(|pending| pending.record.version == base);
+                if decided {
+                    self.commit_in_memory(record.unit);
+                }
+                self.believe_table_unless(record.unit, base);
+                let pending = Pending { record, base: Some(base), participants, redo, since: place, bytes };
+                self.set_pending(pending);
+            }
+            Change::Committed { unit, version } => {
+                if self.pending_of(unit).is_some_and(|pending| pending.record.version == version) {
+                    self.commit_in_memory(unit);
+                }
+                self.believe_table_unless(unit, version);
+            }
+            Change::Replaced(record) => self.replace_in_memory(record, place),
+            Change::Raised { aborted, record } => self.raise_in_memory(aborted, record, place),
         }
     }
-    Vec::new()
 }
 
-fn into_io(refusal: Refusal) -> io::Error {
-    io::Error::other(refusal)
+/// The sectors of a partial write with their bytes. Those that rotted are lost.
+fn redo_from(bits: &Bits, data: &Bytes, record: &mut Record, is_last: bool) -> Redo {
+    let mut redo = Redo::new();
+    for (index, sector) in bits.iter_ones().enumerate() {
+        let bytes = data.slice(index * SECTOR_BYTES..(index + 1) * SECTOR_BYTES);
+        if checksum::of_sector(&bytes) != record.body.checksums[sector] && !is_last {
+            tracing::error!(
+                unit = record.unit,
+                sector,
+                "a sector of a pending write is damaged in the journal"
+            );
+            record.body.lost.set(sector, true);
+        } else {
+            redo.insert(sector, bytes);
+        }
+    }
+    redo
+}
+
+impl Group {
+    /// Whether all bytes of its partial writes match their checksums.
+    fn data_is_whole(&self) -> bool {
+        let mut sectors = self.data.chunks_exact(SECTOR_BYTES);
+        let mut whole = true;
+        for change in &self.changes {
+            let Change::PreparedOver { redo, record, .. } = change else { continue };
+            for (sector, bytes) in redo.iter_ones().zip(&mut sectors) {
+                whole &= checksum::of_sector(bytes) == record.body.checksums[sector]
+                    || record.body.lost.get(sector);
+            }
+        }
+        whole
+    }
 }

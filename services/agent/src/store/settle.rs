@@ -1,16 +1,18 @@
-//! What becomes of a unit after the first phase: commit and abort (A3), discard (A7), rebuild (A5).
+//! What becomes of a unit after the first phase: commit and abort (A3), discard (A7), rebuild (A5). And the changes in
+//! memory that go with each, which a start makes again from the journal.
 //!
-//! Nothing here waits for a sync, so everything between two syncs may be kept or lost in any combination, and
-//! [`super::replay`] copes with each. Two orders matter: a prepare is durable before its commit begins, and a slot is
-//! used again only after a sync (`Slots::give_back`).
+//! Nothing here waits for a sync but where a prepare that is not durable yet would be committed: a commit must never be
+//! all that a crash leaves of a write. (Happens to a member whose answer nobody waits for.)
 
-use stripeset_stripe::{Version, bits::Bits, checksum};
+use stripeset_stripe::{Version, bits::Bits};
 
-use super::{Pending, Store, UnitState, access::redo_bytes, prepare::check_shape};
+use super::{
+    Changed, Pending, Recent, Redo, Store, flush::change_bytes, journal::Change, prepare::check_shape,
+};
 use crate::{
-    layout::{Layout, UNIT_SECTORS_MAX},
+    layout::Layout,
     operation::{Rebuild, UnitVersion},
-    record::{Body, Found, Head, Record, State},
+    record::{Body, Record, State},
     refusal::Refusal,
 };
 
@@ -20,164 +22,65 @@ impl Store {
         let layout = self.writable()?;
         check_units(&layout, writes)?;
         for UnitVersion { unit, version } in writes {
-            if self.pending.get(unit).is_some_and(|pending| pending.head.version == *version) {
-                self.commit_pending(&layout, *unit)?;
+            let (unit, version) = (*unit, *version);
+            if self.pending_of(unit).is_none_or(|pending| pending.record.version != version) {
+                continue;
             }
+            self.make_prepare_durable(unit)?;
+            let change = Change::Committed { unit, version };
+            self.reserve(unit, change_bytes(&change, 0))?;
+            self.commit_in_memory(unit);
+            self.stage(&change);
         }
         Ok(())
-    }
-
-    pub(super) fn commit_pending(&mut self, layout: &Layout, unit: u64) -> Result<(), Refusal> {
-        let Some(Pending { head, slot, prepared_at }) = self.pending.get(&unit) else { return Ok(()) };
-        let (mut head, slot, durable) = (head.clone(), *slot, *prepared_at < self.syncs);
-        let floor = self.index.floor(unit);
-        if !durable {
-            // A record that says "committed" must never be all that a crash leaves of a write. (Happens to a member whose
-            // answer nobody waits for.)
-            self.sync()?;
-        }
-        if let Some(slot) = slot {
-            let state = self.apply_slot(layout, unit, slot, floor)?;
-            // The slot keeps the bytes until a sync has made them durable at home.
-            self.settle(unit, state, floor);
-            return Ok(());
-        }
-        head.state = State::Committed;
-        head.floor = floor;
-        self.write_head(layout.record_offset(unit), &head)?;
-        self.pending.remove(&unit);
-        // Not dirty: a commit that a crash takes back leaves the write pending, and whoever asks decides the same.
-        self.index.set(unit, UnitState::Committed, floor);
-        Ok(())
-    }
-
-    /// Writes what a slot holds home, and returns what the unit holds then. Bytes that went bad in the slot are lost: the
-    /// write is decided all the same, and the other shards can give them back.
-    pub(super) fn apply_slot(
-        &mut self,
-        layout: &Layout,
-        unit: u64,
-        slot: u32,
-        floor: Version,
-    ) -> Result<UnitState, Refusal> {
-        let (record, slot_bytes) = match self.read_slot(layout, slot)? {
-            (Found::Whole(record), slot_bytes) if record.head.unit == unit => (record, slot_bytes),
-            _ => {
-                tracing::error!(
-                    unit,
-                    slot,
-                    "the record of a decided write is damaged; the unit has to be rebuilt"
-                );
-                let head = Head::bare(State::Damaged, unit, floor);
-                self.write_head(layout.record_offset(unit), &head)?;
-                return Ok(UnitState::Damaged);
-            }
-        };
-        let Record { mut head, body } = record;
-        let sectors: Vec<_> = head.redo.iter_ones().collect();
-        let mut runs = Vec::with_capacity(sectors.len());
-        for (sector, bytes) in sectors.into_iter().zip(redo_bytes(layout, &slot_bytes)) {
-            if checksum::of_sector(bytes) == body.checksums[sector] {
-                runs.push((layout.sector_offset(unit, sector), bytes));
-            } else {
-                // What is at home does not match the new checksum either: the sector is bad until it is repaired.
-                self.counters.checksum_errors += 1;
-            }
-        }
-        head.state = State::Committed;
-        head.base = Version::NONE;
-        head.floor = floor.max(head.floor);
-        head.redo = Bits::new(UNIT_SECTORS_MAX);
-        let mut bytes = std::mem::take(&mut self.record_bytes);
-        Record::new(head, body).encode(self.superblock.disk_id, layout.record_bytes(), &mut bytes);
-        let mut pieces = vec![(layout.record_offset(unit), bytes.as_slice())];
-        pieces.append(&mut runs);
-        let written = self.write_pieces(&pieces);
-        self.record_bytes = bytes;
-        written.map(|()| UnitState::Committed)
     }
 
     /// Drops the writes given; none of these versions can be prepared afterwards.
     pub(super) fn abort(&mut self, writes: &[UnitVersion]) -> Result<(), Refusal> {
         let layout = self.writable()?;
         check_units(&layout, writes)?;
-        for UnitVersion { unit, version } in writes {
-            self.abort_one(&layout, *unit, *version)?;
+        writes.iter().try_for_each(|UnitVersion { unit, version }| self.abort_one(*unit, *version))
+    }
+
+    fn abort_one(&mut self, unit: u64, version: Version) -> Result<(), Refusal> {
+        let pending = self.pending_of(unit).filter(|pending| pending.record.version == version);
+        let (is_pending, is_fresh) =
+            (pending.is_some(), pending.is_some_and(|pending| pending.base.is_none()));
+        let mut record = self.record(unit)?;
+        if version <= record.floor && !is_pending {
+            return Ok(());
+        }
+        record.floor = record.floor.max(version);
+        let change = Change::Raised { aborted: version, record };
+        self.reserve(unit, change_bytes(&change, 0))?;
+        let Change::Raised { record, .. } = &change else { return Ok(()) };
+        self.raise(version, record.clone());
+        if self.is_weak(super::Weak::FloorNotPersisted) && !is_pending {
+            return Ok(());
+        }
+        self.stage(&change);
+        if is_fresh {
+            self.give_back(unit);
         }
         Ok(())
     }
 
-    fn abort_one(&mut self, layout: &Layout, unit: u64, version: Version) -> Result<(), Refusal> {
-        let floor = self.index.floor(unit);
-        let raised = floor.max(version);
-        match self.pending.get(&unit) {
-            Some(pending) if pending.head.version == version => {
-                if pending.slot.is_some() {
-                    let state = self.raise_home(layout, unit, raised)?;
-                    self.settle(unit, state, raised);
-                } else {
-                    self.empty(layout, unit, raised)?;
-                }
-            }
-            _ if version <= floor => {}
-            Some(pending) => {
-                // Into the record of the pending write, not over it: a floor at home above a slot's version would make
-                // the slot void (invariant 3), and this one may have been decided.
-                let offset = pending.offset(layout, unit);
-                let head = Head { floor: raised, ..pending.head.clone() };
-                self.write_head(offset, &head)?;
-                self.index.raise(unit, raised);
-                if let Some(pending) = self.pending.get_mut(&unit) {
-                    pending.head = head;
-                }
-                self.dirty = true;
-            }
-            None => {
-                let state = self.raise_home(layout, unit, raised)?;
-                self.settle(unit, state, raised);
-            }
-        }
-        Ok(())
-    }
-
-    /// Raises the floor in the record at home, and returns what the unit holds.
-    fn raise_home(&mut self, layout: &Layout, unit: u64, floor: Version) -> Result<UnitState, Refusal> {
-        let (head, state) = match self.read_head(layout, unit)? {
-            Found::Whole(head) => {
-                let state = UnitState::of(head.state);
-                (Head { floor, ..head }, state)
-            }
-            Found::Blank => (Head::bare(State::Empty, unit, floor), UnitState::Empty),
-            Found::Damaged => (Head::bare(State::Damaged, unit, floor), UnitState::Damaged),
-        };
-        self.write_head(layout.record_offset(unit), &head)?;
-        Ok(state)
-    }
-
-    /// Gives units back. All are refused if one is; a disk that runs full on the way leaves the first ones given back.
+    /// Gives units back. All are refused if one is.
     pub(super) fn discard(&mut self, writes: &[UnitVersion]) -> Result<(), Refusal> {
         let layout = self.writable()?;
         check_units(&layout, writes)?;
         for UnitVersion { unit, version } in writes {
-            let floor = self.index.floor(*unit);
-            if *version <= floor {
-                return Err(Refusal::BelowFloor { unit: *unit, given: *version, floor });
+            let (unit, given, floor) = (*unit, *version, self.record(*unit)?.floor);
+            if given <= floor {
+                return Err(Refusal::BelowFloor { unit, given, floor });
             }
         }
         for UnitVersion { unit, version } in writes {
-            self.empty(&layout, *unit, self.index.floor(*unit).max(*version))?;
-        }
-        Ok(())
-    }
-
-    /// Empties a unit and gives its bytes back. At once, not after the sync: they belong to nothing since the stripe
-    /// became empty, and a fresh write that follows in the same group must not lose its own.
-    fn empty(&mut self, layout: &Layout, unit: u64, floor: Version) -> Result<(), Refusal> {
-        self.write_head(layout.record_offset(unit), &Head::bare(State::Empty, unit, floor))?;
-        self.settle(unit, UnitState::Empty, floor);
-        if let Err(error) = self.disk.punch(layout.sector_offset(unit, 0), layout.unit_bytes() as u64) {
-            // Space is given back later, when the unit is used again.
-            tracing::debug!(unit, %error, "a range could not be given back");
+            // A unit that is listed twice keeps the higher floor.
+            let floor = self.record(*unit)?.floor.max(*version);
+            let record = Record::bare(State::Empty, *unit, layout.unit_sectors(), floor);
+            self.reserve(*unit, change_bytes(&Change::Replaced(record.clone()), 0))?;
+            self.replace(record);
         }
         Ok(())
     }
@@ -193,55 +96,131 @@ impl Store {
             return Err(Refusal::Invalid(message));
         }
         let lost = lost_bits(&layout, &rebuild)?;
-        let floor = self.index.floor(unit);
-        if token <= floor {
+        let old = self.record(unit)?;
+        if token <= old.floor {
             // The same attempt again gets the same answer; anything else at this token is another write's floor.
-            let repeated = token == floor
-                && matches!(self.read_head(&layout, unit)?, Found::Whole(head)
-                    if head.rebuilt && head.base == token && head.version == rebuild.version);
-            return if repeated { Ok(token) } else { Err(Refusal::BelowFloor { unit, given: token, floor }) };
+            let repeated = token == old.floor && old.token == token && old.committed() == rebuild.version;
+            let (given, floor) = (token, old.floor);
+            return if repeated { Ok(token) } else { Err(Refusal::BelowFloor { unit, given, floor }) };
         }
+        let Rebuild { identity, version, runs, summary, .. } = rebuild;
         let mut body = Body::never_written(layout.unit_sectors());
-        body.enter(&rebuild.runs);
+        body.enter(&runs);
         // A lost sector was written once: that it reads as zeros would be a lie.
         lost.iter_ones().for_each(|sector| body.written.set(sector, true));
         body.lost = lost;
-        body.summary = rebuild.summary;
-        let head = Head {
-            identity: rebuild.identity,
-            version: rebuild.version,
-            base: token,
-            rebuilt: true,
-            ..Head::bare(State::Committed, unit, token)
+        body.summary = summary;
+        let record = Record {
+            identity,
+            version,
+            token,
+            body,
+            ..Record::bare(State::Committed, unit, layout.unit_sectors(), token)
         };
-        if let Err(refusal) = self.write_home(&layout, Record::new(head, body), &rebuild.runs) {
-            let _ = self.write_head(layout.record_offset(unit), &Head::bare(State::Damaged, unit, floor));
-            self.settle(unit, UnitState::Damaged, floor);
-            return Err(refusal);
-        }
-        self.settle(unit, UnitState::Committed, token);
+        self.reserve(unit, change_bytes(&Change::Replaced(record.clone()), 0))?;
+        self.replace(record);
+        self.stage_home(&layout, unit, runs);
         Ok(token)
     }
 
-    /// What was pending is applied or void now; its slot is free after the next sync.
-    pub(super) fn settle(&mut self, unit: u64, state: UnitState, floor: Version) {
-        if let Some(Pending { slot: Some(slot), .. }) = self.pending.remove(&unit) {
-            self.slots.give_back(slot);
+    /// The unit is this from now on, whatever it was.
+    pub(super) fn replace(&mut self, record: Record) {
+        let since = self.staging_place();
+        let skipped = self.is_weak(super::Weak::FloorNotPersisted) && record.state == State::Empty;
+        let change = Change::Replaced(record.clone());
+        self.counted(record.unit, |store| store.replace_in_memory(record, since));
+        if !skipped {
+            self.stage(&change);
         }
-        self.index.set(unit, state, floor);
-        self.dirty = true;
     }
-}
 
-impl UnitState {
-    /// What a record at home says that the unit holds.
-    pub(super) fn of(state: State) -> UnitState {
-        match state {
-            State::Empty => UnitState::Empty,
-            State::Committed => UnitState::Committed,
-            State::Fresh => UnitState::Fresh,
-            State::Redo | State::Damaged => UnitState::Damaged,
+    pub(super) fn replace_in_memory(&mut self, record: Record, since: super::Place) {
+        let unit = record.unit;
+        self.take_pending(unit);
+        self.recent.entry(unit).or_default().changed = Some(Changed { record, redo: Redo::new(), since });
+    }
+
+    fn raise(&mut self, aborted: Version, record: Record) {
+        let since = self.staging_place();
+        self.counted(record.unit, |store| store.raise_in_memory(aborted, record, since));
+    }
+
+    /// The write `aborted` is not pending any more, if it was; the floor is the record's.
+    pub(super) fn raise_in_memory(&mut self, aborted: Version, record: Record, since: super::Place) {
+        let unit = record.unit;
+        if self.pending_of(unit).is_some_and(|pending| pending.record.version == aborted) {
+            self.take_pending(unit);
         }
+        if let Some(pending) = self.recent.get_mut(&unit).and_then(|recent| recent.pending.as_mut()) {
+            pending.record.floor = pending.record.floor.max(record.floor);
+        }
+        let recent = self.recent.entry(unit).or_default();
+        match &mut recent.changed {
+            // Its bytes may still have to go home.
+            Some(changed) => changed.record = record,
+            None => recent.changed = Some(Changed { record, redo: Redo::new(), since }),
+        }
+    }
+
+    /// A fresh write replaces whatever the unit was; nothing of that goes home any more (A8).
+    pub(super) fn enter_fresh(&mut self, layout: &Layout, pending: Pending) {
+        let (unit, floor, since) = (pending.record.unit, pending.record.floor, pending.since);
+        let kept = self.is_weak(super::Weak::RedoOverFresh);
+        let redo = self.recent.get_mut(&unit).and_then(|recent| recent.changed.take());
+        let redo = redo.filter(|_| kept).map_or_else(Redo::new, |changed| changed.redo);
+        let record = Record::bare(State::Empty, unit, layout.unit_sectors(), floor);
+        self.set_pending(pending);
+        self.recent.entry(unit).or_default().changed = Some(Changed { record, redo, since });
+    }
+
+    /// What is pending becomes the committed state.
+    pub(super) fn commit_in_memory(&mut self, unit: u64) {
+        let kept = self.is_weak(super::Weak::RedoOverFresh);
+        let Some(pending) = self.take_pending(unit) else { return };
+        let Pending { mut record, base, redo, since, .. } = pending;
+        let recent = self.recent.entry(unit).or_default();
+        let mut changed = match recent.changed.take() {
+            Some(changed) => changed,
+            None => Changed { record: record.clone(), redo: Redo::new(), since },
+        };
+        record.floor = record.floor.max(changed.record.floor);
+        if base.is_none() && !kept {
+            changed.redo.clear();
+        }
+        changed.redo.extend(redo);
+        let since = changed.since.min(since);
+        recent.changed = Some(Changed { record, redo: changed.redo, since });
+    }
+
+    pub(super) fn set_pending(&mut self, pending: Pending) {
+        let unit = pending.record.unit;
+        self.take_pending(unit);
+        self.pending_writes += 1;
+        self.pending_bytes += pending.bytes;
+        self.recent.entry(unit).or_default().pending = Some(pending);
+    }
+
+    pub(super) fn take_pending(&mut self, unit: u64) -> Option<Pending> {
+        let Recent { pending, .. } = self.recent.get_mut(&unit)?;
+        let taken = pending.take()?;
+        self.pending_writes -= 1;
+        self.pending_bytes -= taken.bytes;
+        Some(taken)
+    }
+
+    /// Makes a change, and keeps the count of units that hold something.
+    pub(super) fn counted(&mut self, unit: u64, change: impl FnOnce(&mut Store)) {
+        let held = self.holds(unit);
+        change(self);
+        match (held, self.holds(unit)) {
+            (false, true) => self.totals.used += 1,
+            (true, false) => self.totals.used = self.totals.used.saturating_sub(1),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    fn holds(&mut self, unit: u64) -> bool {
+        self.pending_of(unit).is_some() || self.record(unit).is_ok_and(|record| record.holds())
     }
 }
 

@@ -2,8 +2,6 @@
 //!
 //! Sectors are told apart by the one byte that fills them. Units have four sectors, so that a unit is quickly named.
 
-use std::io::IoSlice;
-
 use bytes::Bytes;
 use stripeset_proto::convert::Identity;
 use stripeset_stripe::{
@@ -13,26 +11,29 @@ use stripeset_stripe::{
 
 use super::*;
 use crate::{
-    disk::simulated::{Dice, SimulatedDisk},
+    disk::{
+        Buffer,
+        simulated::{Dice, SimulatedDisk},
+    },
     label::LabelMember,
     operation::{Entry, Prepare, Read, Rebuild, Run, UnitVersion},
-    record::{HEAD_BYTES, Summary},
+    record::Summary,
 };
 
 mod crash;
 mod damage;
+mod find;
+mod histories;
 mod model;
 mod restart;
 mod rules;
 
 const UNIT_BYTES: u32 = 16 * 1024;
 const SECTORS: usize = UNIT_BYTES as usize / SECTOR_BYTES;
-const DISK_BYTES: usize = 1536 * 1024;
-/// Slots that the journal of such a disk has.
-const SLOTS: u64 = 8;
+const DISK_BYTES: usize = 2 * 1024 * 1024;
 
 /// What a read says of a sector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Sector {
     NeverWritten,
     /// Filled with this byte.
@@ -105,6 +106,19 @@ fn read_of(unit: u64, version: u64, first_sector: usize, sectors: usize) -> Read
     Read { unit, identity, version: v(version), first_sector, sectors, summary: true }
 }
 
+fn label(disk_id: Uuid) -> Label {
+    Label {
+        array_id: Uuid::from_u128(5),
+        revision: 1,
+        member: 0,
+        unit_bytes: UNIT_BYTES,
+        slice_bytes: u64::from(UNIT_BYTES),
+        shards_max: 3,
+        data_shards_max: 2,
+        members: vec![LabelMember { disk_id, address: "a:1".to_owned() }],
+    }
+}
+
 /// An open store, and the disk under it.
 struct Rig {
     disk: SimulatedDisk,
@@ -118,15 +132,7 @@ impl Rig {
         let disk_id = Uuid::from_u128(77);
         Store::format(&mut disk.clone(), disk_id).unwrap();
         let mut rig = Rig::open(disk);
-        let label = Label {
-            array_id: Uuid::from_u128(5),
-            revision: 1,
-            member: 0,
-            unit_bytes: UNIT_BYTES,
-            slice_bytes: u64::from(UNIT_BYTES),
-            members: vec![LabelMember { disk_id, address: "a:1".to_owned() }],
-        };
-        assert!(rig.store.join(disk_id, label).unwrap() >= 8);
+        assert!(rig.store.join(disk_id, label(disk_id)).unwrap() >= 8);
         rig.store.fence(epoch()).unwrap();
         rig
     }
@@ -134,6 +140,16 @@ impl Rig {
     fn open(disk: SimulatedDisk) -> Rig {
         let store = Store::open(Box::new(disk.clone())).unwrap();
         Rig { disk, store }
+    }
+
+    /// With a store that is broken in this way.
+    fn open_weak(disk: SimulatedDisk, weakness: Option<Weak>) -> Result<Rig, OpenError> {
+        let mut store = Store::open_superblock(Box::new(disk.clone()))?;
+        store.weakness = weakness;
+        if let Some(layout) = store.layout {
+            store.replay(layout)?;
+        }
+        Ok(Rig { disk, store })
     }
 
     /// The process ends without a word, the machine stays up.
@@ -149,9 +165,20 @@ impl Rig {
 
     /// Carries out an operation as a group of its own.
     fn ask(&mut self, operation: Operation) -> Result<Outcome, Refusal> {
+        let enters = operation.enters();
         let outcome = self.store.carry_out(operation);
-        self.store.sync()?;
-        outcome
+        let full = self.store.sync()?;
+        if enters.is_some_and(|unit| full.contains(&unit)) { Err(Refusal::Full) } else { outcome }
+    }
+
+    /// Puts everything that is committed home.
+    fn apply(&mut self) {
+        self.store.close(|| true).unwrap();
+    }
+
+    /// Where the newest group of the journal is on the disk.
+    fn last_group(&mut self) -> std::ops::Range<u64> {
+        self.store.journal.last_group()
     }
 
     /// The same, and it has to be done.
@@ -208,11 +235,31 @@ fn sectors(outcome: &crate::operation::ReadOutcome) -> Vec<Sector> {
     outcome.data.chunks_exact(SECTOR_BYTES).enumerate().map(sector).collect()
 }
 
+/// Takes a copy of a range now, to put it back later: what was written in between was lost.
+struct Before(u64, Vec<u8>);
+
+impl Before {
+    fn of(rig: &Rig, range: std::ops::Range<u64>) -> Before {
+        Before(range.start, rig.disk.peek(range))
+    }
+
+    fn put_back(self, rig: &mut Rig) {
+        put(rig, self.0, &self.1);
+    }
+}
+
+/// Writes bytes under the store.
+fn put(rig: &Rig, offset: u64, bytes: &[u8]) {
+    let mut buffer = Buffer::zeroed(bytes.len());
+    buffer.copy_from_slice(bytes);
+    rig.disk.clone().write(offset, &buffer).unwrap();
+}
+
 /// A summary as a parity shard of a stripe with two data shards has it.
 fn summary(version: u64) -> Summary {
     Summary {
         vector: vec![v(version); 3],
-        written: stripeset_stripe::bits::Bits::ones(2 * SECTORS),
+        written: Bits::ones(2 * SECTORS),
         checksums: (0..2 * SECTORS as u32).collect(),
     }
 }

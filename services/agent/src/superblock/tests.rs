@@ -13,12 +13,23 @@ const DISK_BYTES: usize = 1024 * 1024;
 fn labels() -> impl Strategy<Value = Label> {
     let member = (any::<u128>(), "[a-z0-9.:]{0,40}")
         .prop_map(|(id, address)| LabelMember { disk_id: Uuid::from_u128(id), address });
-    (any::<u128>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), vec(member, 0..20)).prop_map(
-        |(array, revision, member, unit_bytes, slice_bytes, members)| {
-            let array_id = Uuid::from_u128(array);
-            Label { array_id, revision, member, unit_bytes, slice_bytes, members }
-        },
-    )
+    let shape = (any::<u32>(), any::<u32>());
+    (any::<u128>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), shape, vec(member, 0..20))
+        .prop_map(
+            |(array, revision, member, unit_bytes, slice_bytes, (shards_max, data_shards_max), members)| {
+                let array_id = Uuid::from_u128(array);
+                Label {
+                    array_id,
+                    revision,
+                    member,
+                    unit_bytes,
+                    slice_bytes,
+                    shards_max,
+                    data_shards_max,
+                    members,
+                }
+            },
+        )
 }
 
 fn superblocks() -> impl Strategy<Value = Superblock> {
@@ -70,7 +81,7 @@ fn the_newer_of_two_copies_counts() {
     let new = Superblock { generation: 2, epoch: Epoch { number: 5, incarnation: 1 }, ..old.clone() };
     for newer in SUPERBLOCK_OFFSETS {
         old.write(&mut disk).unwrap();
-        disk.write(newer, &mut [IoSlice::new(&new.encode())]).unwrap();
+        disk.write(newer, &new.encode()).unwrap();
         assert_eq!(Superblock::read(&mut disk).unwrap(), (new.clone(), false));
     }
 }
@@ -101,6 +112,8 @@ fn the_largest_label_fits() {
         member: 0,
         unit_bytes: 4096,
         slice_bytes: 4096,
+        shards_max: 24,
+        data_shards_max: 16,
         members: vec![member; MEMBERS_MAX],
     };
     assert_eq!(label.check(Uuid::nil()), Ok(()));

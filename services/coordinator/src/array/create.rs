@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use stripeset_proto::{Error, ErrorKind, convert, v1};
 use stripeset_stripe::{Profile, ProfileSpec, geometry::Geometry};
 use tonic::transport::Channel;
@@ -88,23 +88,27 @@ impl Plan {
             unit_bytes: self.unit_bytes,
             slice_bytes: self.slice_bytes(&blanks)?,
         };
-        let mut members = Vec::with_capacity(blanks.len());
-        for (index, blank) in blanks.iter().enumerate() {
-            let label = label(&array, &blanks, index as u32);
-            let join = v1::JoinRequest { disk_id: convert::uuid_bytes(blank.disk_id), label: Some(label) };
-            let joined = match agent_client(blank.channel.clone()).join(timed(join)).await {
-                Ok(joined) => joined.into_inner(),
-                Err(status) => return Err(half_made(Error::from(status), &blanks[..index], blank)),
-            };
-            members.push(MemberRecord {
+        // All at once: each writes out its journal and table, which takes a while on large disks.
+        let shapes = [self.data, self.metadata];
+        let joining =
+            blanks.iter().zip(0..).map(|(blank, index)| join(blank, label(&array, shapes, &blanks, index)));
+        let (joined, failed): (Vec<_>, Vec<_>) =
+            blanks.iter().zip(join_all(joining).await).partition(|(_, outcome)| outcome.is_ok());
+        if let Some((blank, Err(error))) = failed.into_iter().next() {
+            let joined: Vec<&Blank> = joined.into_iter().map(|(blank, _)| blank).collect();
+            return Err(half_made(error, &joined, blank));
+        }
+        let member = |(blank, slices): (&Blank, Result<u64, Error>)| {
+            Ok(MemberRecord {
                 disk_id: blank.disk_id,
                 address: blank.address.clone(),
-                slices: joined.slices,
+                slices: slices?,
                 disk_bytes: blank.disk_bytes,
                 out: None,
                 errors: ErrorCounts::default(),
-            });
-        }
+            })
+        };
+        let members = joined.into_iter().map(member).collect::<Result<_, Error>>()?;
         Ok((array, members))
     }
 
@@ -148,7 +152,15 @@ async fn reach(address: &str) -> Result<Blank, Error> {
     Ok(Blank { address: address.to_owned(), channel, disk_id, disk_bytes: described.disk_bytes })
 }
 
-fn label(array: &ArrayRecord, blanks: &[Blank], member: u32) -> v1::Label {
+/// Makes a blank disk a member. Returns the slices that fit. No deadline but the connection's: how long a disk takes to
+/// write out its table depends on its length.
+async fn join(blank: &Blank, label: v1::Label) -> Result<u64, Error> {
+    let request = v1::JoinRequest { disk_id: convert::uuid_bytes(blank.disk_id), label: Some(label) };
+    Ok(agent_client(blank.channel.clone()).join(request).await?.into_inner().slices)
+}
+
+fn label(array: &ArrayRecord, profiles: [Profile; 2], blanks: &[Blank], member: u32) -> v1::Label {
+    let most = |count: fn(Profile) -> usize| profiles.into_iter().map(count).max().unwrap_or_default() as u32;
     let members = blanks.iter().map(|blank| v1::LabelMember {
         disk_id: convert::uuid_bytes(blank.disk_id),
         address: blank.address.clone(),
@@ -160,10 +172,12 @@ fn label(array: &ArrayRecord, blanks: &[Blank], member: u32) -> v1::Label {
         unit_bytes: array.unit_bytes,
         slice_bytes: array.slice_bytes,
         members: members.collect(),
+        shards_max: most(Profile::shards),
+        data_shards_max: most(Profile::data_shards),
     }
 }
 
-fn half_made(mut error: Error, joined: &[Blank], failed: &Blank) -> Error {
+fn half_made(mut error: Error, joined: &[&Blank], failed: &Blank) -> Error {
     error.message = format!("agent {}: {}", failed.address, error.message);
     if !joined.is_empty() {
         let joined: Vec<&str> = joined.iter().map(|blank| blank.address.as_str()).collect();

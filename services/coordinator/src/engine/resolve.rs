@@ -84,7 +84,7 @@ impl Engine {
         let place = stripe.place(shard);
         let member = self.members.get(place.member);
         let Some(channel) = member.link.channel().filter(|_| !member.is_out()) else { return Ok(None) };
-        let request = v1::ListUnitsRequest { units: vec![place.unit], first_unit: 0, limit: 1 };
+        let request = v1::ListUnitsRequest { units: vec![place.unit], limit: 1, ..Default::default() };
         let units = agent_client(channel).list_units(timed(request)).await?.into_inner().units;
         let Some(record) = units.into_iter().next() else {
             let message = format!("member {} does not show unit {}", place.member, place.unit);
