@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
+#[path = "command/agent_kill.rs"]
+mod agent_kill;
 #[path = "command/crash.rs"]
 mod crash;
 #[path = "command/demo.rs"]

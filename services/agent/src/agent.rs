@@ -167,9 +167,6 @@ fn open_store(path: &Path, size: Option<u64>) -> Result<(Store, ServedDisk), Age
         }
     };
     let direct = disk.direct();
-    if !direct {
-        tracing::info!(disk = %path.display(), "the disk takes no direct reads and writes: they go through the page cache");
-    }
     let (disk, watch) = Watched::new(Box::new(disk));
     let store = Store::open(Box::new(disk)).map_err(|error| {
         let path = path.to_owned();

@@ -9,7 +9,7 @@ use tokio::{process::Child, time::Instant};
 use super::harness::{end, run, signal, stripeset, until};
 
 /// A port that is free now.
-fn free_address() -> String {
+pub(crate) fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 

@@ -6,19 +6,15 @@
 //!
 //! How a disk is found, created and locked is in [`super::open`].
 
-use std::{
-    fs::File,
-    io::{self, IoSlice},
-    time::Duration,
-};
+use std::{fs::File, io, time::Duration};
 
 use rustix::{
     fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fcntl_setfl, fdatasync},
-    io::{Errno, pread, pwritev, retry_on_intr},
+    io::{Errno, pread, pwrite, retry_on_intr},
 };
 use tokio::time::Instant;
 
-use super::{BLOCK_BYTES, Buffer, Disk, Traffic};
+use super::{BLOCK_BYTES, Buffer, Disk, Traffic, buffer::assert_blocks};
 
 /// Bytes zeroed by one write where the device cannot zero a range itself.
 const ZERO_BYTES: usize = 1024 * 1024;
@@ -40,6 +36,7 @@ impl FileDisk {
     pub(crate) fn new(file: File, bytes: u64, device: bool) -> FileDisk {
         let mut disk = FileDisk { file, bytes, device, direct: false, traffic: Traffic::default() };
         disk.direct = disk.go_direct().is_ok();
+        tracing::info!(bytes, device, direct = disk.direct, "disk opened");
         disk
     }
 
@@ -48,7 +45,7 @@ impl FileDisk {
         self.direct
     }
 
-    /// Some file systems take the flag, and refuse the first read: it is undone then.
+    /// Some file systems take the flag, and refuse every read: it is believed after one, else undone.
     fn go_direct(&mut self) -> io::Result<()> {
         let flags = fcntl_getfl(&self.file)?;
         fcntl_setfl(&self.file, flags | OFlags::DIRECT)?;
@@ -79,7 +76,7 @@ impl FileDisk {
             self.write(offset + done, &zeros)?;
             done += zeros.len() as u64;
             if told.elapsed() >= PROGRESS_INTERVAL {
-                tracing::info!(done_bytes = done, bytes = length, "writing out journal and table");
+                tracing::info!(done_bytes = done, bytes = length, "zeroing a part of the disk");
                 told = Instant::now();
             }
         }
@@ -87,10 +84,10 @@ impl FileDisk {
     }
 }
 
-/// What a disk without a page cache refuses is refused everywhere, so that no test passes by luck.
-fn check_aligned(offset: u64, bytes: &Buffer) {
-    let aligned = offset.is_multiple_of(BLOCK_BYTES as u64) && bytes.len().is_multiple_of(BLOCK_BYTES);
-    assert!(aligned, "{} bytes at {offset} are not whole blocks", bytes.len());
+/// The kernel would refuse other memory with an error that looks like the disk's.
+fn assert_takes(offset: u64, bytes: &Buffer) {
+    assert_blocks(offset, bytes.len() as u64);
+    assert!(bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(BLOCK_BYTES), "memory is not aligned");
 }
 
 impl Disk for FileDisk {
@@ -99,7 +96,7 @@ impl Disk for FileDisk {
     }
 
     fn read(&mut self, offset: u64, into: &mut Buffer) -> io::Result<usize> {
-        check_aligned(offset, into);
+        assert_takes(offset, into);
         let mut got = 0;
         while got < into.len() {
             match retry_on_intr(|| pread(&self.file, &mut into[got..], offset + got as u64)) {
@@ -119,14 +116,17 @@ impl Disk for FileDisk {
     }
 
     fn write(&mut self, offset: u64, bytes: &Buffer) -> io::Result<()> {
-        check_aligned(offset, bytes);
+        assert_takes(offset, bytes);
+        // A file would grow.
+        assert!(offset + bytes.len() as u64 <= self.bytes, "a write behind the end of the disk");
         let mut done = 0;
         while done < bytes.len() {
-            let rest = [IoSlice::new(&bytes[done..])];
-            done += match retry_on_intr(|| pwritev(&self.file, &rest, offset + done as u64))? {
-                0 => return Err(io::ErrorKind::WriteZero.into()),
-                written => written,
-            };
+            let written = retry_on_intr(|| pwrite(&self.file, &bytes[done..], offset + done as u64))?;
+            // To go on within a block would not be aligned.
+            if written == 0 || self.direct && !written.is_multiple_of(BLOCK_BYTES) {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            done += written;
         }
         self.traffic.bytes_written += bytes.len() as u64;
         Ok(())
@@ -139,6 +139,7 @@ impl Disk for FileDisk {
     }
 
     fn discard(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        assert_blocks(offset, length);
         match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
             // Space is not given back then; what the range holds was of no meaning before either.
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) | Ok(()) => Ok(()),
@@ -147,6 +148,7 @@ impl Disk for FileDisk {
     }
 
     fn allocate(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        assert_blocks(offset, length);
         if self.device {
             return Ok(());
         }
@@ -158,6 +160,7 @@ impl Disk for FileDisk {
     }
 
     fn zero(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        assert_blocks(offset, length);
         // A file system would only note that the range reads as zeros, and have to change that note with each first write.
         if self.device && fallocate(&self.file, FallocateFlags::ZERO_RANGE, offset, length).is_ok() {
             return Ok(());

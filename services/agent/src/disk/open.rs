@@ -1,7 +1,7 @@
 //! Finds, creates and locks the file or device of a disk. Decides what may be formatted: only what holds nothing.
 //!
 //! Invariants:
-//! 1. Nothing that holds a byte other than zero is ever formatted.
+//! 1. No file with a single block of data, and no device with a byte other than zero in its first MiB, is ever formatted.
 //! 2. From its opening to its end a process holds the exclusive lock, so no two agents write to one disk.
 
 use std::{

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::{
     Buffer, Disk, Traffic,
-    health::{Bad, Health, HealthState, SLOW},
+    health::{Health, HealthState, Kind},
     is_full,
 };
 
-/// Buckets of a histogram: 1 us, 2 us, 4 us and so on to half a minute, and one for all that takes longer.
+/// Buckets of a histogram: up to 1 us, 2 us, 4 us and so on to 17 s, and one for all that takes longer.
 pub(crate) const BUCKETS: usize = 26;
 
 /// What one kind of operation took.
@@ -54,14 +54,6 @@ pub(crate) struct Watched {
     watch: DiskWatch,
 }
 
-/// Kinds of operations that are measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Read,
-    Write,
-    Sync,
-}
-
 impl Latency {
     fn add(&mut self, took: Duration, failed: bool) {
         self.operations += 1;
@@ -71,6 +63,37 @@ impl Latency {
         let bucket = u64::BITS - micros.saturating_sub(1).leading_zeros();
         self.buckets[(bucket as usize).min(BUCKETS - 1)] += 1;
         self.max = self.max.max(took);
+    }
+
+    /// How long `percent` of a hundred operations take at most: the upper end of a bucket, so up to twice too much. Zero
+    /// before the first operation.
+    pub(crate) fn quantile(&self, percent: u64) -> Duration {
+        let rank = (self.operations * percent).div_ceil(100).max(1);
+        let mut counted = 0;
+        let bucket = self.buckets.iter().position(|operations| {
+            counted += operations;
+            counted >= rank
+        });
+        match bucket {
+            None => Duration::ZERO,
+            Some(bucket) if bucket == BUCKETS - 1 => self.max,
+            Some(bucket) => Duration::from_micros(1 << bucket).min(self.max),
+        }
+    }
+}
+
+impl Watch {
+    /// Returns whether the health of the disk is another one now.
+    fn observe(&mut self, now: Instant, kind: Kind, took: Duration, failed: bool) -> bool {
+        let latency = match kind {
+            Kind::Read => &mut self.read,
+            Kind::Write => &mut self.write,
+            Kind::Sync => &mut self.sync,
+        };
+        latency.add(took, failed);
+        let before = self.health.state();
+        self.health.observe(now, kind, took, failed);
+        self.health.state() != before
     }
 }
 
@@ -88,6 +111,24 @@ impl DiskWatch {
             sync: watch.sync,
             health: watch.health.state(),
             health_reason: watch.health.reason().to_owned(),
+        }
+    }
+}
+
+impl DiskStats {
+    /// Tells people what became of the disk with an operation of this kind.
+    fn log_health(&self, kind: Kind) {
+        let latency = match kind {
+            Kind::Read => &self.read,
+            Kind::Write => &self.write,
+            Kind::Sync => &self.sync,
+        };
+        let (kind, p50, p99) = (kind.name(), latency.quantile(50), latency.quantile(99));
+        let reason = &self.health_reason;
+        match self.health {
+            HealthState::Online => tracing::info!(kind, ?p50, ?p99, "the disk does well again"),
+            HealthState::Suspect => tracing::warn!(reason, kind, ?p50, ?p99, "the disk does badly"),
+            HealthState::Failed => tracing::error!(reason, "the disk failed; replace it"),
         }
     }
 }
@@ -110,19 +151,10 @@ impl Watched {
         let took = now.duration_since(start);
         // A full disk does what it should.
         let failed = outcome.as_ref().is_err_and(|error| !is_full(error));
-        let bad = match (failed, kind) {
-            (true, Kind::Read) => Some(Bad::Failed),
-            (true, Kind::Write | Kind::Sync) => Some(Bad::Lost),
-            (false, _) => (took > SLOW).then_some(Bad::Slow(took)),
-        };
-        let mut watch = self.watch.lock();
-        let (name, latency) = match kind {
-            Kind::Read => ("read", &mut watch.read),
-            Kind::Write => ("write", &mut watch.write),
-            Kind::Sync => ("sync", &mut watch.sync),
-        };
-        latency.add(took, failed);
-        watch.health.observe(now, name, bad);
+        let changed = self.watch.lock().observe(now, kind, took, failed);
+        if changed {
+            self.watch.stats().log_health(kind);
+        }
         outcome
     }
 }
@@ -177,6 +209,36 @@ mod tests {
         (expected[24], expected[25]) = (1, 2);
         assert_eq!(latency.buckets, expected);
         assert_eq!((latency.operations, latency.max), (9, Duration::from_micros(1 << 40)));
+    }
+
+    #[test]
+    fn quantiles_are_the_upper_ends_of_buckets() {
+        let mut latency = Latency::default();
+        assert_eq!(latency.quantile(99), Duration::ZERO);
+        latency.add(Duration::from_micros(3), false);
+        assert_eq!((latency.quantile(1), latency.quantile(100)), (latency.max, latency.max));
+        (0..98).for_each(|_| latency.add(Duration::from_micros(100), false));
+        latency.add(Duration::from_secs(20), true);
+        assert_eq!(
+            (latency.quantile(0), latency.quantile(1)),
+            (Duration::from_micros(4), Duration::from_micros(4))
+        );
+        assert_eq!(latency.quantile(50), Duration::from_micros(128));
+        assert_eq!(latency.quantile(99), Duration::from_micros(128));
+        assert_eq!(latency.quantile(100), Duration::from_secs(20), "what no bucket ends is the longest");
+        assert_eq!((latency.operations, latency.errors), (100, 1));
+    }
+
+    #[test]
+    fn slow_operations_are_seen_from_outside() {
+        let watch = DiskWatch::default();
+        for _ in 0..3 {
+            watch.lock().observe(Instant::now(), Kind::Write, Duration::from_secs(2), false);
+        }
+        let stats = watch.stats();
+        assert_eq!((stats.write.operations, stats.write.errors), (3, 0));
+        assert_eq!((stats.write.max, stats.health), (Duration::from_secs(2), HealthState::Suspect));
+        assert!(stats.health_reason.contains("a write took 2.0 s"), "{}", stats.health_reason);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod crash;
 mod damage;
 mod find;
 mod histories;
+mod lies;
 mod model;
 mod restart;
 mod rules;

@@ -135,9 +135,9 @@ impl Seen {
 }
 
 /// What each sector of each version of each unit is.
-type Fills = BTreeSet<(usize, u64, usize, Sector)>;
+pub(super) type Fills = BTreeSet<(usize, u64, usize, Sector)>;
 
-fn fills_of(events: &[Event]) -> Fills {
+pub(super) fn fills_of(events: &[Event]) -> Fills {
     let mut units = vec![ModelUnit::default(); UNITS];
     let mut fills = Fills::new();
     let groups =
