@@ -11,6 +11,8 @@
 mod agent;
 mod disk;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod label;
 mod layout;
 mod little_endian;

@@ -54,13 +54,15 @@ use flush::Staging;
 use journal::{Journal, JournalError, Place, Totals};
 use table::Table;
 pub(crate) use table::VERSIONS_IN_PAGE;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use table::try_directory_page;
 use weakness::Weak;
 
 /// Most writes that may be pending on a disk: a Fence lists them all in one message, at less than 200 bytes each.
 pub(crate) const PENDING_MAX: usize = 16 * 1024;
 
 /// Most units whose newest record is not in the table yet; each takes about 1 KiB of memory.
-pub(crate) const RECENT_MAX: usize = 16 * 1024;
+pub(crate) const RECENT_MAX: usize = 2 * PENDING_MAX;
 
 /// What was done since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

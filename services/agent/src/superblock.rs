@@ -167,5 +167,23 @@ impl Copy {
     }
 }
 
+/// Decodes bytes as a superblock, for [`crate::fuzzing`]. What is decoded comes back when it is encoded.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn try_decode(bytes: &mut [u8], forge: bool) -> bool {
+    if forge {
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[12..16].copy_from_slice(&FORMAT.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[CRC_END..]);
+        bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+    }
+    let Copy::Whole(superblock) = Superblock::decode(bytes) else { return false };
+    // A label that no disk may have is refused when it is opened; it need not fit a superblock again.
+    let kept = superblock.label.as_ref().is_none_or(|label| label.members.len() <= crate::label::MEMBERS_MAX);
+    if kept {
+        assert_eq!(Superblock::decode(&superblock.encode()), Copy::Whole(superblock));
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests;

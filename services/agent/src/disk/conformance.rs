@@ -1,8 +1,8 @@
 //! What every disk does, whatever it is made of: one list of checks for the simulated disk, a file past the page cache and
 //! through it, a block device, and a disk that is watched.
 //!
-//! The block device is a loop device of the test's own. Where none can be had the test says so and checks nothing - but not
-//! in CI as root, where it has to run.
+//! The block device is a loop device of the test's own. Where none can be had the test says so and checks nothing; with
+//! `STRIPESET_LOOP_DEVICE=1` it fails.
 
 use std::{
     os::unix::fs::MetadataExt,

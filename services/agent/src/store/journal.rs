@@ -357,28 +357,19 @@ impl Journal {
             return Ok(None);
         }
         let Some(head) = GroupHead::decode(&block, disk_id, place, sequence) else { return Ok(None) };
-        let total = group_bytes(head.changes_bytes, head.data_bytes);
+        let total = head.group_bytes();
         if total > 2 * self.part_bytes() || self.offset(place) + total > self.ring_end() {
             return Ok(None);
         }
         let mut whole = Buffer::zeroed(total as usize);
         let got = disk.read(self.offset(place), &mut whole)?;
-        let changes_end = GROUP_HEAD_BYTES + head.changes_bytes;
         let data_start = whole.len() - head.data_bytes;
-        if got < data_start || head.crc != crc32c::crc32c(&whole[CRC_END..changes_end]) {
+        if got < data_start {
             return Ok(None);
         }
         // Sectors that cannot be read do not match their checksums.
         whole[got..].fill(0);
-        let mut rest = &whole[GROUP_HEAD_BYTES..changes_end];
-        let mut changes = Vec::new();
-        for _ in 0..head.changes {
-            let Some(change) = Change::decode(&mut rest, disk_id, unit_sectors) else { return Ok(None) };
-            changes.push(change);
-        }
-        if changes.iter().map(Change::redo_sectors).sum::<usize>() * SECTOR_BYTES != head.data_bytes {
-            return Ok(None);
-        }
+        let Some(changes) = head.decode_changes(&whole, disk_id, unit_sectors) else { return Ok(None) };
         let data = whole.into_bytes().slice(data_start..);
         let end = Place(place.0 + total);
         Ok(Some(Group { place, changes, totals: head.totals, data, end, sequence }))
@@ -595,6 +586,26 @@ impl GroupHead {
         group[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
     }
 
+    /// Bytes that the group takes in the ring.
+    fn group_bytes(&self) -> u64 {
+        group_bytes(self.changes_bytes, self.data_bytes)
+    }
+
+    /// The changes of the group that this is the head of; `None` if they are not whole, or are not those of the data.
+    fn decode_changes(&self, group: &[u8], disk: Uuid, unit_sectors: usize) -> Option<Vec<Change>> {
+        let end = GROUP_HEAD_BYTES + self.changes_bytes;
+        if self.crc != crc32c::crc32c(group.get(CRC_END..end)?) {
+            return None;
+        }
+        let mut rest = &group[GROUP_HEAD_BYTES..end];
+        let mut changes = Vec::new();
+        for _ in 0..self.changes {
+            changes.push(Change::decode(&mut rest, disk, unit_sectors)?);
+        }
+        let sectors = changes.iter().map(Change::redo_sectors).sum::<usize>();
+        (sectors * SECTOR_BYTES == self.data_bytes).then_some(changes)
+    }
+
     /// Decodes the head of the group with this place and number. Whether its changes are whole is for the caller.
     fn decode(block: &[u8], disk: Uuid, place: Place, sequence: u64) -> Option<GroupHead> {
         let mut from = Reader::new(block);
@@ -608,4 +619,47 @@ impl GroupHead {
         let data_bytes = sectors.checked_mul(SECTOR_BYTES)?;
         ours.then_some(GroupHead { crc, changes_bytes, data_bytes, changes, totals })
     }
+}
+
+/// Decodes bytes as a head of a journal, for [`crate::fuzzing`]. What is decoded comes back when it is encoded.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn try_head(bytes: &mut [u8], disk: Uuid, forge: bool) -> bool {
+    if forge && bytes.len() >= HEAD_BYTES {
+        bytes[..8].copy_from_slice(&HEAD_MAGIC);
+        bytes[16..32].copy_from_slice(disk.as_bytes());
+        let crc = crc32c::crc32c(&bytes[CRC_END..HEAD_BYTES]);
+        bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+    }
+    let Some(head) = Head::decode(bytes, disk) else { return false };
+    let mut again = [0; HEAD_BYTES];
+    head.encode(disk, &mut again);
+    assert_eq!(Head::decode(&again, disk), Some(head));
+    true
+}
+
+/// Decodes bytes as a group, for [`crate::fuzzing`]. What is decoded comes back when it is encoded.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn try_group(bytes: &mut [u8], disk: Uuid, unit_sectors: usize, forge: bool) -> bool {
+    let (place, sequence) = (Place(3 * BLOCK_BYTES as u64), 5_u64);
+    if forge && bytes.len() > GROUP_HEAD_BYTES {
+        bytes[..8].copy_from_slice(&GROUP_MAGIC);
+        let changes_bytes = (bytes.len() - GROUP_HEAD_BYTES) as u32;
+        bytes[12..16].copy_from_slice(&changes_bytes.to_le_bytes());
+        bytes[24..40].copy_from_slice(disk.as_bytes());
+        bytes[40..48].copy_from_slice(&place.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&sequence.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[CRC_END..]);
+        bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+    }
+    let Some(head) = GroupHead::decode(bytes, disk, place, sequence) else { return false };
+    let Some(changes) = head.decode_changes(bytes, disk, unit_sectors) else { return false };
+    let mut again = Staged::default();
+    for change in &changes {
+        again.push(disk, change, std::iter::empty());
+    }
+    let mut rest = again.changes.as_slice();
+    for change in &changes {
+        assert_eq!(Change::decode(&mut rest, disk, unit_sectors).as_ref(), Some(change));
+    }
+    true
 }

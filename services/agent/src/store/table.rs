@@ -274,3 +274,18 @@ pub(super) fn decode_directory_page(block: &[u8], disk: Uuid, page: u64) -> Opti
     }
     (0..VERSIONS_IN_PAGE).map(|_| from.version()).collect()
 }
+
+/// Decodes bytes as a block of the directory, for [`crate::fuzzing`]. What is decoded comes back when it is encoded.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn try_directory_page(block: &mut [u8], disk: Uuid, forge: bool) -> bool {
+    if forge {
+        block[4..8].fill(0);
+        block[8..24].copy_from_slice(disk.as_bytes());
+        let crc = crc32c::crc32c(&block[4..]);
+        block[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+    let Some(versions) = decode_directory_page(block, disk, 0) else { return false };
+    let again = encode_directory_page(&versions, disk, 0);
+    assert_eq!(decode_directory_page(&again, disk, 0), Some(versions));
+    true
+}

@@ -1,6 +1,7 @@
 //! The kinds of disks that the checks run on, and how a test has a block device of its own.
 
 use std::{
+    io::Write,
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -161,10 +162,12 @@ impl LoopDevice {
         match LoopDevice::attach(DISK_BYTES) {
             Ok(device) => Some(device),
             Err(why) => {
-                let required =
-                    std::env::var("CI").is_ok_and(|ci| ci == "true") && rustix::process::getuid().is_root();
+                // A sandbox may have none; whoever has set this wants to know.
+                let required = std::env::var_os("STRIPESET_LOOP_DEVICE").is_some();
                 assert!(!required, "no loop device: {why}");
-                eprintln!("skipped: no loop device, {why}");
+                // Past the capture of the test's output: a test that checks nothing says so.
+                writeln!(std::io::stderr(), "no loop device, nothing is checked on a block device: {why}")
+                    .unwrap();
                 None
             }
         }
