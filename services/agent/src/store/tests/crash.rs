@@ -297,7 +297,7 @@ fn power_may_be_lost_at_every_operation() {
     });
     let tried = tried.into_inner();
     // Past the capture of the test's output: the count is a part of the result.
-    writeln!(std::io::stderr(), "{tried} crashes in {} histories", histories.len()).unwrap();
+    writeln!(io::stderr(), "{tried} crashes in {} histories", histories.len()).unwrap();
     assert!(one.is_some() || tried >= CRASHES_MIN, "{tried} crashes");
 }
 
