@@ -2,7 +2,8 @@
 //!
 //! Of each group it carries out the reads first, which wait for no sync; then the writes, in the order in which they
 //! came; then one sync for all of them; then it answers the writes. A fence, or a look at the disk, is a group of its
-//! own, so that what came before it is done and what comes after it sees it (A1).
+//! own, so that what came before it is done and what comes after it sees it (A1). So is a tick, at which the store puts home
+//! what was committed: never more than a step, so that requests do not wait long behind it.
 //!
 //! Does not decide what an operation does (`store`), nor what becomes of answers (`session`).
 

@@ -2,7 +2,7 @@
 //!
 //! This file decides who may ask (disk, epoch), when what was done is durable, and what happens when the disk fails.
 //! First phases are in [`prepare`], what follows them in [`settle`], reads in [`read`], what a start finds in [`replay`],
-//! how the journal is emptied in [`apply`], inspection in [`inspect`]; [`journal`] and [`table`] know the disk's bytes.
+//! how the journal is emptied in [`apply`], inspection in [`inspect`]; [`change`], [`journal`] and [`table`] know the disk's bytes.
 //!
 //! Every change of a unit is a record in the journal. A group of operations is gathered in memory, written as one group
 //! of the journal by [`Store::sync`], and answered then: before that nothing an operation changed may be told to anyone.
@@ -40,6 +40,7 @@ use crate::{
 };
 
 mod apply;
+mod change;
 mod flush;
 pub(crate) mod inspect;
 pub(crate) mod journal;

@@ -12,7 +12,7 @@
 
 use bytes::Bytes;
 
-use super::{Pending, Place, Recent, Store, Weak, flush::neighbours, journal::Change};
+use super::{Pending, Place, Recent, Store, Weak, change::Change, flush::neighbours};
 use crate::{disk, layout::Layout, record::Record, refusal::Refusal};
 
 /// Most units that are applied at once while others wait for room: a fraction of a second on a slow disk.

@@ -9,10 +9,7 @@ use std::{collections::BTreeSet, io};
 use bytes::Bytes;
 use stripeset_stripe::SECTOR_BYTES;
 
-use super::{
-    Place, Store,
-    journal::{Change, Staged},
-};
+use super::{Place, Store, change::Change, journal::Staged};
 use crate::{
     disk::{self, BLOCK_BYTES, Buffer},
     layout::Layout,
@@ -30,7 +27,7 @@ pub(super) struct Staging {
     group: Staged,
     /// Bytes that go straight home: where, of which unit.
     home: Vec<(u64, u64, Bytes)>,
-    /// Units with bytes on their way home, and what becomes of each if there is no space.
+    /// Units with bytes on their way home.
     entered: BTreeSet<u64>,
     /// Units with a prepare in the group: it has to be durable before it is committed.
     prepared: BTreeSet<u64>,

@@ -12,14 +12,14 @@
 use std::{collections::VecDeque, io};
 
 use bytes::Bytes;
-use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits};
+use stripeset_stripe::{SECTOR_BYTES, Version};
 use uuid::Uuid;
 
+use super::change::Change;
 use crate::{
     disk::{BLOCK_BYTES, Buffer, Disk},
-    layout::{JOURNAL_HEAD_OFFSETS, Layout, RING_OFFSET, RING_PARTS, UNIT_SECTORS_MAX},
+    layout::{JOURNAL_HEAD_OFFSETS, Layout, RING_OFFSET, RING_PARTS},
     little_endian::{Reader, Writer},
-    record::Record,
 };
 
 /// A place in the journal: bytes since its beginning, of all rounds.
@@ -43,25 +43,6 @@ const PLACE_MAX: u64 = 1 << 62;
 
 /// Bytes before those that the checksum of a group or a head covers.
 const CRC_END: usize = 12;
-
-/// Bytes of a bit for each sector of the largest unit.
-const REDO_BYTES: usize = UNIT_SECTORS_MAX / 8;
-
-/// What happened to a unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// A fresh write is pending, its bytes are at home; the unit is empty but for it.
-    PreparedFresh { participants: u32, record: Record },
-    /// A write over `base` is pending. What was pending with that version is committed by it. Bytes of the sectors in
-    /// `redo` are in the data of the group.
-    PreparedOver { base: Version, participants: u32, redo: Bits, record: Record },
-    /// The pending write of this version is what the unit holds.
-    Committed { unit: u64, version: Version },
-    /// The unit is this now, whatever it was; nothing is pending. Its bytes are at home.
-    Replaced(Record),
-    /// The write of version `aborted` is not pending (any more), and the floor is the record's.
-    Raised { aborted: Version, record: Record },
-}
 
 /// What a group says of the disk as a whole, as it is after its changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,113 +110,6 @@ pub(crate) enum JournalError {
     Damaged { offset: u64 },
     #[error("the journal cannot be read")]
     Io(#[from] io::Error),
-}
-
-impl Change {
-    fn encode(&self, disk: Uuid, out: &mut Vec<u8>) {
-        let (start, fixed) = (out.len(), self.fixed_bytes());
-        out.resize(start + fixed, 0);
-        let mut writer = Writer::new(&mut out[start..]);
-        match self {
-            Change::PreparedFresh { participants, .. } => {
-                writer.u32(1);
-                writer.u32(*participants);
-            }
-            Change::PreparedOver { base, participants, redo, .. } => {
-                writer.u32(2);
-                writer.u32(*participants);
-                writer.version(*base);
-                writer.bytes(redo.as_bytes());
-            }
-            Change::Committed { unit, version } => {
-                writer.u32(3);
-                writer.u32(0);
-                writer.u64(*unit);
-                writer.version(*version);
-            }
-            Change::Replaced(_) => {
-                writer.u32(4);
-                writer.u32(0);
-            }
-            Change::Raised { aborted, .. } => {
-                writer.u32(5);
-                writer.u32(0);
-                writer.version(*aborted);
-            }
-        }
-        if let Some(record) = self.record() {
-            record.encode(disk, out);
-        }
-    }
-
-    fn fixed_bytes(&self) -> usize {
-        match self {
-            Change::PreparedFresh { .. } | Change::Replaced(_) => 8,
-            Change::PreparedOver { .. } => 32 + REDO_BYTES,
-            Change::Committed { .. } => 40,
-            Change::Raised { .. } => 32,
-        }
-    }
-
-    fn record(&self) -> Option<&Record> {
-        match self {
-            Change::PreparedFresh { record, .. }
-            | Change::PreparedOver { record, .. }
-            | Change::Replaced(record)
-            | Change::Raised { record, .. } => Some(record),
-            Change::Committed { .. } => None,
-        }
-    }
-
-    /// The floor that it gives its unit.
-    pub(crate) fn floor(&self) -> Option<Version> {
-        self.record().map(|record| record.floor)
-    }
-
-    /// Sectors whose bytes are in the group's data.
-    pub(crate) fn redo_sectors(&self) -> usize {
-        match self {
-            Change::PreparedOver { redo, .. } => redo.count(),
-            _ => 0,
-        }
-    }
-
-    /// Bytes that it takes in a group.
-    pub(crate) fn encoded_bytes(&self) -> usize {
-        self.fixed_bytes() + self.record().map_or(0, Record::encoded_bytes)
-    }
-
-    /// Takes the change at the start of `bytes` off.
-    fn decode(bytes: &mut &[u8], disk: Uuid, unit_sectors: usize) -> Option<Change> {
-        let mut from = Reader::new(bytes);
-        let (kind, participants) = (from.u32()?, from.u32()?);
-        let change = match kind {
-            1 => Change::PreparedFresh { participants, record: take_record(&mut from, disk, unit_sectors)? },
-            2 => {
-                let base = from.version()?;
-                let redo = Bits::from_bytes(from.bytes(REDO_BYTES)?, UNIT_SECTORS_MAX)?;
-                let record = take_record(&mut from, disk, unit_sectors)?;
-                if redo.iter_ones().any(|sector| sector >= unit_sectors) {
-                    return None;
-                }
-                Change::PreparedOver { base, participants, redo, record }
-            }
-            3 => Change::Committed { unit: from.u64()?, version: from.version()? },
-            4 => Change::Replaced(take_record(&mut from, disk, unit_sectors)?),
-            5 => {
-                let aborted = from.version()?;
-                Change::Raised { aborted, record: take_record(&mut from, disk, unit_sectors)? }
-            }
-            _ => return None,
-        };
-        *bytes = from.rest();
-        Some(change)
-    }
-}
-
-fn take_record(from: &mut Reader<'_>, disk: Uuid, unit_sectors: usize) -> Option<Record> {
-    let length = Record::length_of(from.rest())?;
-    Record::decode(from.bytes(length)?, disk, unit_sectors)
 }
 
 impl Staged {

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits};
 
-use super::{Pending, Redo, Store, flush::change_bytes, journal::Change};
+use super::{Pending, Redo, Store, change::Change, flush::change_bytes};
 use crate::{
     layout::{Layout, UNIT_SECTORS_MAX},
     operation::{Entry, Prepare, Run},

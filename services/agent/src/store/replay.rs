@@ -18,8 +18,9 @@ use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits, checksum};
 
 use super::{
     OpenError, Pending, Redo, Store, Weak,
+    change::Change,
     flush::change_bytes,
-    journal::{Change, Group, Journal, Place},
+    journal::{Group, Journal, Place},
     table::Table,
 };
 use crate::{

@@ -7,7 +7,7 @@
 use stripeset_stripe::{Version, bits::Bits};
 
 use super::{
-    Changed, Pending, Recent, Redo, Store, flush::change_bytes, journal::Change, prepare::check_shape,
+    Changed, Pending, Recent, Redo, Store, change::Change, flush::change_bytes, prepare::check_shape,
 };
 use crate::{
     layout::Layout,
