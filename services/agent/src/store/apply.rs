@@ -6,14 +6,19 @@
 //!    applies them again.
 //! 3. The head is written and synced. Only then is the space in front of the tail used again.
 //!
-//! Room: half of the ring may be used before changes are refused or wait; pending writes take a quarter of it at most, a
-//! group a sixteenth. Pending writes that are in the way of the tail are written to the journal again, which the other
-//! half has room for. So to commit, to abort, to discard and to apply never fails for want of room.
+//! Room, in parts of the ring, of which there are sixteen: when 8 are used the next change waits until less are. Until then
+//! a group may have come, of 1 part, and as much be skipped at the ring's end; one more group may be gathered already; and
+//! pending writes that are in the way of the tail are written again, 1 part before the tail has passed as much. That is 12.
+//! Pending writes take 4 at most, so that most of what the tail passes needs not be written again. So to commit, to abort,
+//! to discard and to apply never fails for want of room.
 
 use bytes::Bytes;
 
 use super::{Pending, Place, Recent, Store, Weak, change::Change, flush::neighbours};
 use crate::{disk, layout::Layout, record::Record, refusal::Refusal};
+
+/// Pending writes take at most so many parts of the ring.
+pub(super) const PENDING_PARTS: u64 = 4;
 
 /// Most units that are applied at once while others wait for room: a fraction of a second on a slow disk.
 const STEP_UNITS_MAX: usize = 256;
@@ -38,12 +43,17 @@ impl Store {
         Ok(more)
     }
 
-    /// Applies until less than half of the ring is used.
+    /// Whether changes have to wait until some are applied.
+    pub(super) fn needs_room(&self) -> bool {
+        self.journal.used_bytes() > self.journal.ring_bytes() / 2 || self.recent.len() >= super::RECENT_MAX
+    }
+
+    /// Applies until changes need not wait, or nothing more can be done about it.
     pub(super) fn make_room(&mut self) -> Result<(), Refusal> {
-        let half = self.journal.ring_bytes() / 2;
         loop {
+            let used = self.journal.used_bytes();
             let more = self.apply_step()?;
-            if self.journal.used_bytes() <= half && self.recent.len() < super::RECENT_MAX || !more {
+            if !self.needs_room() || !more && self.journal.used_bytes() >= used {
                 return Ok(());
             }
         }
@@ -79,7 +89,7 @@ impl Store {
 
     fn apply_units(&mut self, units: Vec<u64>) -> Result<(), Refusal> {
         let Some(layout) = self.layout else { return Ok(()) };
-        self.stage_pending_again()?;
+        self.stage_pending_again(&units)?;
         if !self.is_weak(Weak::AppliedBeforeCommit) {
             self.flush()?;
         }
@@ -162,37 +172,57 @@ impl Store {
         }
     }
 
-    /// Puts pending writes into the journal again that would keep the tail from moving.
-    fn stage_pending_again(&mut self) -> Result<(), Refusal> {
+    /// Puts pending writes into the journal again that alone keep the tail where it is: those that are older than whatever
+    /// else is needed once `applied` are home. A part of the ring at a time: the tail passes as much, at least, before the
+    /// next.
+    fn stage_pending_again(&mut self, applied: &[u64]) -> Result<(), Refusal> {
         let (part, end) = (self.journal.part_bytes(), self.journal.end());
-        if self.journal.used_bytes() <= 4 * part {
+        if self.journal.used_bytes() <= PENDING_PARTS * part {
             return Ok(());
         }
+        let others = self.recent.iter().filter(|(unit, recent)| {
+            let is_fresh = recent.pending.as_ref().is_some_and(|pending| pending.base.is_none());
+            !is_fresh && applied.binary_search(unit).is_err()
+        });
+        let others = others.filter_map(|(_, recent)| recent.changed.as_ref()).map(|changed| changed.since);
+        let oldest_other = others.min().unwrap_or(end);
         let old = |(unit, recent): (&u64, &Recent)| {
-            recent.pending.as_ref().is_some_and(|pending| pending.since.0 + 2 * part < end.0).then_some(*unit)
+            let pending = recent.pending.as_ref()?;
+            let holds = pending.since < oldest_other && pending.since.0 + PENDING_PARTS / 2 * part < end.0;
+            holds.then_some((pending.since, *unit, pending.bytes))
         };
-        let units: Vec<u64> = self.recent.iter().filter_map(old).collect();
-        for unit in units {
-            let Some(bytes) = self.pending_of(unit).map(|pending| pending.bytes) else { continue };
+        let mut old: Vec<_> = self.recent.iter().filter_map(old).collect();
+        old.sort_unstable();
+        let mut staged = 0;
+        for (_, unit, bytes) in old {
+            staged += bytes;
+            if staged > part {
+                break;
+            }
             if !self.fits_in_group(bytes) {
                 self.flush()?;
             }
-            let since = self.staging_place();
-            let Some(recent) = self.recent.get_mut(&unit) else { continue };
-            let Some(pending) = &mut recent.pending else { continue };
-            pending.since = since;
-            let (participants, record) = (pending.participants, pending.record.clone());
-            let change = match pending.base {
-                Some(base) => Change::PreparedOver { base, participants, redo: pending.redo_bits(), record },
-                None => {
-                    if let Some(changed) = &mut recent.changed {
-                        changed.since = since;
-                    }
-                    Change::PreparedFresh { participants, record }
-                }
-            };
-            self.stage(&change);
+            self.stage_again(unit);
         }
         Ok(())
+    }
+
+    fn stage_again(&mut self, unit: u64) {
+        let since = self.staging_place();
+        let Some(recent) = self.recent.get_mut(&unit) else { return };
+        let Some(pending) = &mut recent.pending else { return };
+        pending.since = since;
+        let (participants, record) = (pending.participants, pending.record.clone());
+        let change = match pending.base {
+            Some(base) => Change::PreparedOver { base, participants, redo: pending.redo_bits(), record },
+            None => {
+                // The unit is empty but for it, which the same change says.
+                if let Some(changed) = &mut recent.changed {
+                    changed.since = since;
+                }
+                Change::PreparedFresh { participants, record }
+            }
+        };
+        self.stage(&change);
     }
 }

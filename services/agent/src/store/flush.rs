@@ -58,9 +58,7 @@ impl Store {
         if self.is_entering(unit) || !self.fits_in_group(bytes) {
             self.flush()?;
         }
-        // Half the ring: what the other half is for is in `apply`.
-        if self.journal.used_bytes() > self.journal.ring_bytes() / 2 || self.recent.len() >= super::RECENT_MAX
-        {
+        if self.needs_room() {
             self.make_room()?;
         }
         Ok(())

@@ -5,16 +5,13 @@
 use bytes::Bytes;
 use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits};
 
-use super::{Pending, Redo, Store, change::Change, flush::change_bytes};
+use super::{Pending, Redo, Store, apply::PENDING_PARTS, change::Change, flush::change_bytes};
 use crate::{
     layout::{Layout, UNIT_SECTORS_MAX},
     operation::{Entry, Prepare, Run},
     record::{Body, Record, State, Summary},
     refusal::Refusal,
 };
-
-/// The pending writes take at most one part in so many of the ring: they stay in it until they are settled.
-const PENDING_SHARE: u64 = 4;
 
 /// A slice of a request keeps its whole message in memory. Runs shorter than this are copied for as long as they pend.
 const COPIED_BYTES_MAX: usize = 32 * 1024;
@@ -117,7 +114,7 @@ impl Store {
         if self.pending_writes >= super::PENDING_MAX && own == 0 {
             return Err(Refusal::Limit { what: "too many pending writes", limit: super::PENDING_MAX as u64 });
         }
-        let limit = self.journal.ring_bytes() / PENDING_SHARE;
+        let limit = PENDING_PARTS * self.journal.part_bytes();
         if self.pending_bytes - own + bytes > limit {
             return Err(Refusal::Limit { what: "the journal is full of pending writes", limit });
         }

@@ -129,7 +129,12 @@ struct Rig {
 impl Rig {
     /// A disk that has joined, and is fenced for [`epoch`].
     fn new() -> Rig {
-        let disk = SimulatedDisk::new(DISK_BYTES);
+        Rig::sized(DISK_BYTES)
+    }
+
+    /// The same, with a disk of this length.
+    fn sized(disk_bytes: usize) -> Rig {
+        let disk = SimulatedDisk::new(disk_bytes);
         let disk_id = Uuid::from_u128(77);
         Store::format(&mut disk.clone(), disk_id).unwrap();
         let mut rig = Rig::open(disk);

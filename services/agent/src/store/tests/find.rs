@@ -7,12 +7,7 @@ use super::{
 
 /// A disk with several regions, and the first unit of each.
 fn large() -> (Rig, Vec<u64>) {
-    let disk = SimulatedDisk::new(256 << 20);
-    let disk_id = Uuid::from_u128(77);
-    Store::format(&mut disk.clone(), disk_id).unwrap();
-    let mut rig = Rig::open(disk);
-    rig.store.join(disk_id, label(disk_id)).unwrap();
-    rig.store.fence(epoch()).unwrap();
+    let rig = Rig::sized(256 << 20);
     let firsts: Vec<u64> = (0..rig.layout().units()).step_by(rig.layout().region_units() as usize).collect();
     assert!(firsts.len() > 3);
     (rig, firsts)

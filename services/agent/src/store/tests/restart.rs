@@ -198,13 +198,7 @@ fn a8_old_redo_is_not_applied_over_a_fresh_write_a_discard_or_a_rebuild() {
 
 #[test]
 fn a_start_reads_the_journal_and_not_the_disk() {
-    let disk_bytes = 1 << 30;
-    let disk = SimulatedDisk::new(disk_bytes);
-    let disk_id = Uuid::from_u128(77);
-    Store::format(&mut disk.clone(), disk_id).unwrap();
-    let mut rig = Rig::open(disk);
-    rig.store.join(disk_id, label(disk_id)).unwrap();
-    rig.store.fence(epoch()).unwrap();
+    let mut rig = Rig::sized(1 << 30);
     let units = rig.layout().units();
     assert!(units > 50_000);
     for unit in (0..units).step_by(97) {

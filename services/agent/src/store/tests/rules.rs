@@ -187,6 +187,88 @@ fn a2_writes_that_pend_for_long_do_not_stop_the_journal() {
     assert_eq!(rig.read(1, 2), Ok((2, vec![Fill(5); 4])));
 }
 
+/// Many writes that pend, many that are not home, and no order in what is settled: the ring's own assertion is what fails
+/// if there ever is no room.
+#[test]
+fn a2_the_ring_never_overflows_whatever_pends() {
+    for seed in 1..=12 {
+        let mut dice = Dice(seed);
+        // Few units are written often; of many, more change than one step applies.
+        let mut rig = Rig::sized(if seed % 2 == 0 { DISK_BYTES } else { 64 << 20 });
+        let units = rig.layout().units();
+        let mut newest = vec![0; units as usize];
+        // Some seeds commit often, some hardly ever.
+        let settles = 1 + dice.roll() % 8;
+        for version in 2..6000 {
+            // One in eight of the units is written over and over, the others once.
+            let unit =
+                if dice.roll().is_multiple_of(2) { version % units } else { dice.roll() % units.div_ceil(8) };
+            let base = newest[unit as usize];
+            let fills = vec![version as u8; 1 + dice.roll() as usize % SECTORS];
+            let outcome = if base == 0 || dice.roll().is_multiple_of(16) {
+                rig.store.carry_out(fresh(unit, version, vec![run(0, &[version as u8; SECTORS])]))
+            } else {
+                rig.store.carry_out(over(unit, version, base, vec![run(0, &fills)]))
+            };
+            match outcome {
+                Ok(_) => newest[unit as usize] = version,
+                Err(Refusal::Limit { .. }) => {
+                    let settled = dice.roll() % units;
+                    rig.store.carry_out(commit(settled, newest[settled as usize].max(1))).unwrap();
+                }
+                Err(other) => panic!("seed {seed}: {other}"),
+            }
+            if dice.roll() % 8 < settles && unit >= units / 16 {
+                rig.store.carry_out(commit(unit, newest[unit as usize].max(1))).unwrap();
+            }
+            if dice.roll().is_multiple_of(4) {
+                rig.store.sync().unwrap();
+            }
+            if seed > 6 && dice.roll().is_multiple_of(32) {
+                rig.store.apply_due().unwrap();
+            }
+        }
+        rig.pending();
+        rig.lose_power();
+        for (unit, version) in newest.into_iter().enumerate().filter(|(_, version)| *version != 0) {
+            let (found, sectors) = rig.read(unit as u64, version).unwrap();
+            assert_eq!((found, sectors[0]), (version, Fill(version as u8)), "seed {seed}, unit {unit}");
+        }
+    }
+}
+
+/// As many units as a large ring takes are changed and pending at once: more than one step applies.
+#[test]
+fn a2_pending_writes_are_put_again_only_where_the_tail_then_passes_them() {
+    let mut rig = Rig::sized(2 << 30);
+    let (mut dice, units) = (Dice(3), 4096);
+    let mut newest = vec![0; units];
+    for version in 2..14_000 {
+        let unit =
+            if version < 2 + units as u64 { version as usize - 2 } else { dice.roll() as usize % units };
+        let outcome = match newest[unit] {
+            0 => rig.store.carry_out(fresh(unit as u64, version, vec![run(0, &[version as u8; SECTORS])])),
+            base => rig.store.carry_out(over(unit as u64, version, base, vec![run(0, &[version as u8])])),
+        };
+        match outcome {
+            Ok(_) => newest[unit] = version,
+            Err(Refusal::Limit { .. }) => {
+                rig.store.carry_out(commit(unit as u64, newest[unit])).unwrap();
+            }
+            Err(other) => panic!("{other}"),
+        }
+        if version % 64 == 0 {
+            rig.store.sync().unwrap();
+        }
+    }
+    rig.pending();
+    rig.lose_power();
+    for (unit, version) in newest.into_iter().enumerate() {
+        let (found, sectors) = rig.read(unit as u64, version).unwrap();
+        assert_eq!((found, sectors[0]), (version, Fill(version as u8)), "unit {unit}");
+    }
+}
+
 #[test]
 fn a2_a_chain_in_one_group_is_there_whole() {
     let mut rig = Rig::new();
