@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    stripeset_agent::fuzzing::directory(input);
+    stripeset_fuzz::bounded(input, stripeset_agent::fuzzing::directory);
 });

@@ -15,7 +15,8 @@ mod conformance;
 pub(crate) mod file;
 pub(crate) mod health;
 pub(crate) mod open;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "what it can do wrong only the tests ask for"))]
 pub(crate) mod simulated;
 pub(crate) mod watched;
 

@@ -5,6 +5,9 @@ use stripeset_stripe::{Epoch, Version};
 /// Bytes of a version on disk.
 pub(crate) const VERSION_BYTES: usize = 24;
 
+/// What a disk counts comes nowhere near: a larger number was never written, and could not be counted on from.
+const COUNT_MAX: u64 = 1 << 62;
+
 /// Fills a buffer from its start. Panics past its end: lengths are computed from the same structures before.
 pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
@@ -83,6 +86,11 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
+    }
+
+    /// A number that is counted on from.
+    pub(crate) fn count(&mut self) -> Option<u64> {
+        self.u64().filter(|count| *count < COUNT_MAX)
     }
 
     pub(crate) fn version(&mut self) -> Option<Version> {

@@ -243,5 +243,19 @@ fn read_checksums(from: &mut Reader<'_>, count: usize) -> Option<Vec<u32>> {
     Some(bytes.as_chunks::<4>().0.iter().map(|crc| u32::from_le_bytes(*crc)).collect())
 }
 
+/// Makes length, disk and checksum of the record at the start of `bytes` right. Returns its length, 0 if it has none.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn seal(bytes: &mut [u8], disk: Uuid) -> usize {
+    if bytes.len() < FIXED_BYTES {
+        return 0;
+    }
+    let length = Record::length_of(bytes).unwrap_or(bytes.len());
+    bytes[4..8].copy_from_slice(&(length as u32).to_le_bytes());
+    bytes[8..24].copy_from_slice(disk.as_bytes());
+    let crc = crc32c::crc32c(&bytes[CRC_END..length]);
+    bytes[..CRC_END].copy_from_slice(&crc.to_le_bytes());
+    length
+}
+
 #[cfg(test)]
 mod tests;

@@ -56,7 +56,7 @@ use journal::{Journal, JournalError, Place, Totals};
 use table::Table;
 pub(crate) use table::VERSIONS_IN_PAGE;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use table::try_directory_page;
+pub(crate) use table::{seal_directory_page, try_directory_page};
 use weakness::Weak;
 
 /// Most writes that may be pending on a disk: a Fence lists them all in one message, at less than 200 bytes each.

@@ -144,7 +144,10 @@ impl Superblock {
         if format > FORMAT {
             return Some(Copy::NewerFormat(format));
         }
-        let generation = from.u64()?;
+        if format == 0 {
+            return None;
+        }
+        let generation = from.count()?;
         let disk_id = Uuid::from_bytes(from.array()?);
         let disk_bytes = from.u64()?;
         let epoch = Epoch { number: from.u64()?, incarnation: from.u64()? };
@@ -173,8 +176,7 @@ pub(crate) fn try_decode(bytes: &mut [u8], forge: bool) -> bool {
     if forge {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[12..16].copy_from_slice(&FORMAT.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[CRC_END..]);
-        bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+        seal(bytes);
     }
     let Copy::Whole(superblock) = Superblock::decode(bytes) else { return false };
     // A label that no disk may have is refused when it is opened; it need not fit a superblock again.
@@ -183,6 +185,13 @@ pub(crate) fn try_decode(bytes: &mut [u8], forge: bool) -> bool {
         assert_eq!(Superblock::decode(&superblock.encode()), Copy::Whole(superblock));
     }
     true
+}
+
+/// Makes the checksum right.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn seal(bytes: &mut [u8]) {
+    let crc = crc32c::crc32c(&bytes[CRC_END..]);
+    bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
 }
 
 #[cfg(test)]

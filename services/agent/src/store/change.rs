@@ -6,7 +6,7 @@ use stripeset_stripe::{Version, bits::Bits};
 use uuid::Uuid;
 
 use crate::{
-    layout::UNIT_SECTORS_MAX,
+    layout::{Layout, UNIT_SECTORS_MAX},
     little_endian::{Reader, Writer},
     record::Record,
 };
@@ -87,6 +87,16 @@ impl Change {
         }
     }
 
+    fn unit(&self) -> u64 {
+        match self {
+            Change::Committed { unit, .. } => *unit,
+            Change::PreparedFresh { record, .. }
+            | Change::PreparedOver { record, .. }
+            | Change::Replaced(record)
+            | Change::Raised { record, .. } => record.unit,
+        }
+    }
+
     /// The floor that it gives its unit.
     pub(crate) fn floor(&self) -> Option<Version> {
         self.record().map(|record| record.floor)
@@ -105,8 +115,9 @@ impl Change {
         self.fixed_bytes() + self.record().map_or(0, Record::encoded_bytes)
     }
 
-    /// Takes the change at the start of `bytes` off.
-    pub(super) fn decode(bytes: &mut &[u8], disk: Uuid, unit_sectors: usize) -> Option<Change> {
+    /// Takes the change at the start of `bytes` off; `None` if it is not one of a disk with this layout.
+    pub(super) fn decode(bytes: &mut &[u8], disk: Uuid, layout: &Layout) -> Option<Change> {
+        let unit_sectors = layout.unit_sectors();
         let mut from = Reader::new(bytes);
         let (kind, participants) = (from.u32()?, from.u32()?);
         let change = match kind {
@@ -129,7 +140,27 @@ impl Change {
             _ => return None,
         };
         *bytes = from.rest();
-        Some(change)
+        let has_place = change.unit() < layout.units()
+            && change.record().is_none_or(|record| record.encoded_bytes() <= layout.place_bytes());
+        has_place.then_some(change)
+    }
+}
+
+/// Makes the checksums of the records in changes right, up to what is not a change.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn seal(mut changes: &mut [u8], disk: Uuid) {
+    while let Some(kind) = changes.first() {
+        let fixed = match kind {
+            1 | 4 => 8,
+            2 => 32 + REDO_BYTES,
+            3 => 40,
+            5 => 32,
+            _ => return,
+        };
+        let has_record = *kind != 3;
+        let Some((_, rest)) = changes.split_at_mut_checked(fixed) else { return };
+        let length = if has_record { crate::record::seal(rest, disk) } else { 0 };
+        changes = &mut rest[length..];
     }
 }
 

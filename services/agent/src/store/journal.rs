@@ -7,7 +7,8 @@
 //! 2. Nothing from the tail on is overwritten. The tail moves only when what it leaves behind is durable elsewhere, and
 //!    the space is used again only when a head that says so is durable in both copies.
 //! 3. A head is 512 bytes, which disks write whole or not at all: a loss of power leaves the old one or the new one.
-//! 4. No bytes whatever make decoding panic, or take more memory than a part of the ring.
+//! 4. No bytes whatever make decoding panic, or take more memory than a small multiple of the group's length. What is
+//!    decoded can be carried out on a disk with this layout: its units are there, its records fit their places.
 
 use std::{collections::VecDeque, io};
 
@@ -37,9 +38,6 @@ const HEAD_MAGIC: [u8; 8] = *b"sshead\x01\n";
 
 /// Bytes of a head.
 const HEAD_BYTES: usize = 512;
-
-/// No place is as far: so many bytes are never written to one disk.
-const PLACE_MAX: u64 = 1 << 62;
 
 /// Bytes before those that the checksum of a group or a head covers.
 const CRC_END: usize = 12;
@@ -178,7 +176,7 @@ impl Journal {
                 // One copy that cannot be read is what the other one is for.
                 Ok(_) | Err(_) => continue,
             }
-            let found = Head::decode(&block, disk_id);
+            let found = Head::decode(&block, disk_id).filter(|head| head.totals.used <= layout.units());
             newest = newest.into_iter().chain(found).max_by_key(|head| head.generation);
         }
         let Some(head) = newest else { return Err(JournalError::NoHead) };
@@ -199,10 +197,10 @@ impl Journal {
         &mut self,
         disk: &mut dyn Disk,
         disk_id: Uuid,
-        unit_sectors: usize,
+        layout: &Layout,
     ) -> Result<Option<Group>, JournalError> {
         for place in [self.end, self.round_end(self.end)] {
-            if let Some(group) = self.read_group(disk, disk_id, unit_sectors, place, self.sequence)? {
+            if let Some(group) = self.read_group(disk, disk_id, layout, place)? {
                 (self.end, self.sequence) = (group.end, group.sequence + 1);
                 self.groups.push_back((group.place, group.sequence));
                 return Ok(Some(group));
@@ -222,17 +220,19 @@ impl Journal {
         &mut self,
         disk: &mut dyn Disk,
         disk_id: Uuid,
-        unit_sectors: usize,
+        layout: &Layout,
         place: Place,
-        sequence: u64,
     ) -> io::Result<Option<Group>> {
+        let sequence = self.sequence;
         let mut block = Buffer::zeroed(BLOCK_BYTES);
         if disk.read(self.offset(place), &mut block)? != BLOCK_BYTES {
             return Ok(None);
         }
         let Some(head) = GroupHead::decode(&block, disk_id, place, sequence) else { return Ok(None) };
         let total = head.group_bytes();
-        if total > 2 * self.part_bytes() || self.offset(place) + total > self.ring_end() {
+        let end = Place(place.0 + total);
+        let in_ring = self.offset(place) + total <= self.ring_end() && end.0 - self.tail.0 <= self.ring_bytes;
+        if total > 2 * self.part_bytes() || !in_ring {
             return Ok(None);
         }
         let mut whole = Buffer::zeroed(total as usize);
@@ -243,9 +243,8 @@ impl Journal {
         }
         // Sectors that cannot be read do not match their checksums.
         whole[got..].fill(0);
-        let Some(changes) = head.decode_changes(&whole, disk_id, unit_sectors) else { return Ok(None) };
+        let Some(changes) = head.decode_changes(&whole, disk_id, layout) else { return Ok(None) };
         let data = whole.into_bytes().slice(data_start..);
-        let end = Place(place.0 + total);
         Ok(Some(Group { place, changes, totals: head.totals, data, end, sequence }))
     }
 
@@ -424,9 +423,9 @@ impl Head {
         if from.array()? != *disk.as_bytes() {
             return None;
         }
-        let (generation, tail, sequence) = (from.u64()?, Place(from.u64()?), from.u64()?);
+        let (generation, tail, sequence) = (from.count()?, Place(from.count()?), from.count()?);
         let totals = Totals { newest: from.version()?, used: from.u64()? };
-        let aligned = tail.0.is_multiple_of(BLOCK_BYTES as u64) && tail.0 < PLACE_MAX;
+        let aligned = tail.0.is_multiple_of(BLOCK_BYTES as u64);
         aligned.then_some(Head { generation, tail, sequence, totals })
     }
 }
@@ -466,7 +465,7 @@ impl GroupHead {
     }
 
     /// The changes of the group that this is the head of; `None` if they are not whole, or are not those of the data.
-    fn decode_changes(&self, group: &[u8], disk: Uuid, unit_sectors: usize) -> Option<Vec<Change>> {
+    fn decode_changes(&self, group: &[u8], disk: Uuid, layout: &Layout) -> Option<Vec<Change>> {
         let end = GROUP_HEAD_BYTES + self.changes_bytes;
         if self.crc != crc32c::crc32c(group.get(CRC_END..end)?) {
             return None;
@@ -474,10 +473,11 @@ impl GroupHead {
         let mut rest = &group[GROUP_HEAD_BYTES..end];
         let mut changes = Vec::new();
         for _ in 0..self.changes {
-            changes.push(Change::decode(&mut rest, disk, unit_sectors)?);
+            changes.push(Change::decode(&mut rest, disk, layout)?);
         }
         let sectors = changes.iter().map(Change::redo_sectors).sum::<usize>();
-        (sectors * SECTOR_BYTES == self.data_bytes).then_some(changes)
+        let fits = sectors * SECTOR_BYTES == self.data_bytes && self.totals.used <= layout.units();
+        fits.then_some(changes)
     }
 
     /// Decodes the head of the group with this place and number. Whether its changes are whole is for the caller.
@@ -495,14 +495,33 @@ impl GroupHead {
     }
 }
 
+/// Makes the checksum of a head right.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn seal_head(bytes: &mut [u8]) {
+    let crc = crc32c::crc32c(&bytes[CRC_END..HEAD_BYTES]);
+    bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Makes the checksums of a group and of the records in it right. What does not begin like a group is left alone.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn seal_group(bytes: &mut [u8], disk: Uuid) {
+    if bytes.len() < GROUP_HEAD_BYTES || !bytes.starts_with(&GROUP_MAGIC) {
+        return;
+    }
+    let changes_bytes = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
+    let end = bytes.len().min(GROUP_HEAD_BYTES + changes_bytes);
+    super::change::seal(&mut bytes[GROUP_HEAD_BYTES..end], disk);
+    let crc = crc32c::crc32c(&bytes[CRC_END..end]);
+    bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+}
+
 /// Decodes bytes as a head of a journal, for [`crate::fuzzing`]. What is decoded comes back when it is encoded.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn try_head(bytes: &mut [u8], disk: Uuid, forge: bool) -> bool {
     if forge && bytes.len() >= HEAD_BYTES {
         bytes[..8].copy_from_slice(&HEAD_MAGIC);
         bytes[16..32].copy_from_slice(disk.as_bytes());
-        let crc = crc32c::crc32c(&bytes[CRC_END..HEAD_BYTES]);
-        bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+        seal_head(bytes);
     }
     let Some(head) = Head::decode(bytes, disk) else { return false };
     let mut again = [0; HEAD_BYTES];
@@ -513,7 +532,7 @@ pub(crate) fn try_head(bytes: &mut [u8], disk: Uuid, forge: bool) -> bool {
 
 /// Decodes bytes as a group, for [`crate::fuzzing`]. What is decoded comes back when it is encoded.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn try_group(bytes: &mut [u8], disk: Uuid, unit_sectors: usize, forge: bool) -> bool {
+pub(crate) fn try_group(bytes: &mut [u8], disk: Uuid, layout: &Layout, forge: bool) -> bool {
     let (place, sequence) = (Place(3 * BLOCK_BYTES as u64), 5_u64);
     if forge && bytes.len() > GROUP_HEAD_BYTES {
         bytes[..8].copy_from_slice(&GROUP_MAGIC);
@@ -522,18 +541,17 @@ pub(crate) fn try_group(bytes: &mut [u8], disk: Uuid, unit_sectors: usize, forge
         bytes[24..40].copy_from_slice(disk.as_bytes());
         bytes[40..48].copy_from_slice(&place.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&sequence.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[CRC_END..]);
-        bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
+        seal_group(bytes, disk);
     }
     let Some(head) = GroupHead::decode(bytes, disk, place, sequence) else { return false };
-    let Some(changes) = head.decode_changes(bytes, disk, unit_sectors) else { return false };
+    let Some(changes) = head.decode_changes(bytes, disk, layout) else { return false };
     let mut again = Staged::default();
     for change in &changes {
         again.push(disk, change, std::iter::empty());
     }
     let mut rest = again.changes.as_slice();
     for change in &changes {
-        assert_eq!(Change::decode(&mut rest, disk, unit_sectors).as_ref(), Some(change));
+        assert_eq!(Change::decode(&mut rest, disk, layout).as_ref(), Some(change));
     }
     true
 }

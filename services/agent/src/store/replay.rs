@@ -35,7 +35,7 @@ impl Store {
         let (journal, totals) = Journal::open(&mut *self.disk, disk_id, &layout)?;
         (self.journal, self.totals) = (journal, totals);
         let mut last: Option<Group> = None;
-        while let Some(group) = self.journal.next(&mut *self.disk, disk_id, layout.unit_sectors())? {
+        while let Some(group) = self.journal.next(&mut *self.disk, disk_id, &layout)? {
             if let Some(before) = last.replace(group) {
                 self.totals = before.totals;
                 self.take_in_group(&layout, before, false);

@@ -275,14 +275,20 @@ pub(super) fn decode_directory_page(block: &[u8], disk: Uuid, page: u64) -> Opti
     (0..VERSIONS_IN_PAGE).map(|_| from.version()).collect()
 }
 
+/// Makes the checksum of a block of the directory right.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn seal_directory_page(block: &mut [u8]) {
+    let crc = crc32c::crc32c(&block[4..]);
+    block[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
 /// Decodes bytes as a block of the directory, for [`crate::fuzzing`]. What is decoded comes back when it is encoded.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn try_directory_page(block: &mut [u8], disk: Uuid, forge: bool) -> bool {
     if forge {
         block[4..8].fill(0);
         block[8..24].copy_from_slice(disk.as_bytes());
-        let crc = crc32c::crc32c(&block[4..]);
-        block[..4].copy_from_slice(&crc.to_le_bytes());
+        seal_directory_page(block);
     }
     let Some(versions) = decode_directory_page(block, disk, 0) else { return false };
     let again = encode_directory_page(&versions, disk, 0);

@@ -33,7 +33,7 @@ fn labels() -> impl Strategy<Value = Label> {
 }
 
 fn superblocks() -> impl Strategy<Value = Superblock> {
-    (any::<u64>(), any::<u128>(), any::<(u64, u64)>(), proptest::option::of(labels())).prop_map(
+    (0..1_u64 << 62, any::<u128>(), any::<(u64, u64)>(), proptest::option::of(labels())).prop_map(
         |(generation, id, (number, incarnation), label)| Superblock {
             generation,
             disk_id: Uuid::from_u128(id),
@@ -119,4 +119,21 @@ fn the_largest_label_fits() {
     assert_eq!(label.check(Uuid::nil()), Ok(()));
     let superblock = Superblock { label: Some(label), ..Superblock::blank(Uuid::nil(), 0) };
     assert_eq!(Superblock::decode(&superblock.encode()), Copy::Whole(superblock));
+}
+
+#[test]
+fn no_format_older_than_the_first_is_believed() {
+    let mut bytes = Superblock::blank(Uuid::from_u128(3), 0).encode();
+    bytes[12..16].copy_from_slice(&0_u32.to_le_bytes());
+    seal(&mut bytes);
+    assert_eq!(Superblock::decode(&bytes), Copy::Damaged);
+}
+
+#[test]
+fn a_generation_that_could_not_be_counted_on_from_is_damage() {
+    for (generation, is_whole) in [((1 << 62) - 1, true), (1 << 62, false), (u64::MAX, false)] {
+        let superblock = Superblock { generation, ..Superblock::blank(Uuid::from_u128(3), 0) };
+        let decoded = Superblock::decode(&superblock.encode());
+        assert_eq!(decoded, if is_whole { Copy::Whole(superblock) } else { Copy::Damaged });
+    }
 }

@@ -1,0 +1,7 @@
+//! See `stripeset_agent::fuzzing`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    stripeset_agent::fuzzing::whole_disk(input);
+});
