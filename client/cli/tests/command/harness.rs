@@ -92,6 +92,8 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
 
 /// A folder for one test, and a running `stripeset dev` in it.
 pub(crate) struct Dev {
+    /// Before the folder, so that it is dropped before that is gone.
+    logs: LogsOnFailure,
     pub(crate) place: TempDir,
     pub(crate) endpoint: String,
     child: Child,
@@ -113,7 +115,8 @@ impl Dev {
         let stderr = fs::File::options().create(true).append(true).open(place.path().join("stderr")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut dev = Dev { place, endpoint: String::new(), child, stdout };
+        let logs = LogsOnFailure(place.path().join("d"));
+        let mut dev = Dev { logs, place, endpoint: String::new(), child, stdout };
         loop {
             let mut line = String::new();
             let read = timeout(LIMIT, dev.stdout.read_line(&mut line)).await.expect("ready in time").unwrap();
@@ -186,7 +189,28 @@ impl Dev {
         let mut rest = Vec::new();
         timeout(LIMIT, self.stdout.read_to_end(&mut rest)).await.expect("dev closes its output").unwrap();
         let status = timeout(LIMIT, self.child.wait()).await.expect("dev ends").unwrap();
+        drop(self.logs);
         (status.code(), self.place)
+    }
+}
+
+/// Shows what the processes of a cluster said last if the test fails: what went wrong stands there.
+struct LogsOnFailure(PathBuf);
+
+impl Drop for LogsOnFailure {
+    fn drop(&mut self) {
+        const LINES: usize = 20;
+        if !std::thread::panicking() {
+            return;
+        }
+        let agents = fs::read_dir(self.0.join("agents")).into_iter().flatten().flatten();
+        let processes = agents.map(|agent| agent.path()).chain([self.0.join("coordinator")]);
+        for log in processes.map(|process| process.join("log")) {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            let lines: Vec<&str> = said.lines().collect();
+            let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
+            eprintln!("--- {}\n{last}", log.display());
+        }
     }
 }
 
