@@ -1,15 +1,18 @@
 //! The arithmetic of parity stripes. Pure: no async, no I/O, no clock, no randomness.
 //!
 //! Where bytes are ([`geometry`]), what the parity over them is ([`code`]), whether they are the right ones
-//! ([`checksum`]), which write is newer ([`version`]), and what becomes of a write that a crash interrupted
-//! ([`resolve`]).
+//! ([`checksum`], [`summary`]), which write is newer ([`version`]), what a write has to read ([`plan`]) and what of that is
+//! in memory ([`cache`]), and what becomes of a write that a crash interrupted ([`resolve`]).
 
 pub mod bits;
+pub mod cache;
 pub mod checksum;
 pub mod code;
 pub mod geometry;
+pub mod plan;
 pub mod profile;
 pub mod resolve;
+pub mod summary;
 pub mod version;
 
 pub use profile::{Profile, ProfileSpec};
