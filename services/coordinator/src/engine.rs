@@ -19,11 +19,16 @@ pub mod resolve;
 mod shard;
 mod write;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use dashmap::DashMap;
 use stripeset_stripe::{
     Version,
+    cache::{Cache, StripeKey},
     code::Codec,
     geometry::{Shard, StripeAddress},
 };
@@ -45,6 +50,9 @@ use crate::{
 
 /// How long a read waits for a member before it goes round it.
 pub const HEDGE: Duration = Duration::from_millis(300);
+
+/// Bytes of memory for the rbio cache, unless told otherwise.
+pub const CACHE_BYTES: usize = 256 * 1024 * 1024;
 
 /// Why bytes could not be read.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -76,6 +84,7 @@ pub struct Engine {
     meta: Meta,
     versions: Arc<VersionSequence>,
     codec: Codec,
+    cache: Mutex<Cache<Bytes>>,
     locks: Arc<StripeLocks>,
     // The newest decided version of shards whose commit was not yet answered.
     decided: DashMap<(StripeAddress, Shard), Version>,
@@ -94,6 +103,7 @@ impl Engine {
         let commits = Arc::new(CommitQueues::new(members.count()));
         let engine = Arc::new(Engine {
             codec: Codec::new(extents.geometry().profile()),
+            cache: Mutex::new(Cache::new(CACHE_BYTES)),
             members,
             extents,
             meta,
@@ -116,6 +126,17 @@ impl Engine {
     /// Why this coordinator is deposed, once it is.
     pub fn deposed(&self) -> watch::Receiver<Option<String>> {
         self.deposed.subscribe()
+    }
+
+    /// The rbio cache. Not to be held while anything is awaited.
+    pub fn cache(&self) -> MutexGuard<'_, Cache<Bytes>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the cache finds a stripe by.
+    pub fn cache_key(&self, stripe: &StripeRef) -> StripeKey {
+        let (epoch, incarnation) = (self.versions.epoch(), stripe.chunk.incarnation);
+        StripeKey { epoch, incarnation, stripe: stripe.address() }
     }
 
     fn member_of(&self, stripe: &StripeRef, shard: Shard) -> &Arc<Member> {

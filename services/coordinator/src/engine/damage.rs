@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use stripeset_proto::v1::{self, session_request::Operation};
-use stripeset_stripe::{SECTOR_BYTES, bits::Bits, checksum, geometry::Shard};
+use stripeset_stripe::{SECTOR_BYTES, bits::Bits, checksum, geometry::Shard, summary::Summary};
 
 use super::{
     Engine, StripeGuard,
     gather::{Damage, Gather, Gathered},
-    shard::Summary,
+    shard::summary_to_wire,
 };
 use crate::{extents::StripeRef, members::ErrorCount};
 
@@ -88,7 +88,7 @@ impl Engine {
                 .geometry()
                 .profile()
                 .has_summary(usize::from(shard.0))
-                .then(|| content.summary.to_wire()),
+                .then(|| summary_to_wire(&content.summary)),
         });
         match member.link.call(rebuild, 0).await {
             Ok(_) => {

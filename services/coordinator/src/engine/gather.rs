@@ -12,11 +12,12 @@ use stripeset_stripe::{
     bits::Bits,
     checksum,
     geometry::{Logical, Place, Shard},
+    summary::Summary,
 };
 
 use super::{
     Engine, HEDGE,
-    shard::{ShardFault, ShardRead, ShardRequest, Summary},
+    shard::{ShardFault, ShardRead, ShardRequest},
 };
 use crate::extents::StripeRef;
 

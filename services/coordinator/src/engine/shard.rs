@@ -8,6 +8,7 @@ use stripeset_stripe::{
     bits::Bits,
     checksum,
     geometry::{Geometry, Shard},
+    summary::Summary,
 };
 
 use super::Engine;
@@ -19,41 +20,21 @@ use crate::{
     },
 };
 
-/// What parity shards, and all copies of a mirror, know of their stripe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Summary {
-    /// Version that each shard should have.
-    pub(super) vector: Vec<Version>,
-    /// Data sectors that were ever written.
-    pub(super) written: Bits,
-    /// Checksum of each data sector.
-    pub(super) checksums: Vec<u32>,
+/// The summary on the wire as one of this geometry; `None` if it is not.
+fn summary_from_wire(wire: v1::StripeSummary, geometry: &Geometry) -> Option<Summary> {
+    let written = Bits::from_bytes(&wire.written, geometry.stripe_sectors())?;
+    let fits =
+        wire.vector.len() == geometry.profile().shards() && wire.checksums.len() == geometry.stripe_sectors();
+    let vector = wire.vector.into_iter().map(Version::from).collect();
+    fits.then_some(Summary { vector, written, checksums: wire.checksums })
 }
 
-impl Summary {
-    /// Of a stripe in which nothing was ever written.
-    pub(super) fn empty(geometry: &Geometry) -> Self {
-        Summary {
-            vector: vec![Version::NONE; geometry.profile().shards()],
-            written: Bits::new(geometry.stripe_sectors()),
-            checksums: vec![checksum::ZERO_SECTOR; geometry.stripe_sectors()],
-        }
-    }
-
-    fn from_wire(wire: v1::StripeSummary, geometry: &Geometry) -> Option<Self> {
-        let written = Bits::from_bytes(&wire.written, geometry.stripe_sectors())?;
-        let fits = wire.vector.len() == geometry.profile().shards()
-            && wire.checksums.len() == geometry.stripe_sectors();
-        let vector = wire.vector.into_iter().map(Version::from).collect();
-        fits.then_some(Summary { vector, written, checksums: wire.checksums })
-    }
-
-    pub(super) fn to_wire(&self) -> v1::StripeSummary {
-        v1::StripeSummary {
-            vector: self.vector.iter().map(|version| (*version).into()).collect(),
-            written: Bytes::copy_from_slice(self.written.as_bytes()),
-            checksums: self.checksums.clone(),
-        }
+/// The summary as it goes over the wire.
+pub(super) fn summary_to_wire(summary: &Summary) -> v1::StripeSummary {
+    v1::StripeSummary {
+        vector: summary.vector.iter().map(|version| (*version).into()).collect(),
+        written: Bytes::copy_from_slice(summary.written.as_bytes()),
+        checksums: summary.checksums.clone(),
     }
 }
 
@@ -157,7 +138,7 @@ fn checked(geometry: &Geometry, request: ShardRequest, outcome: v1::ReadOutcome)
         return None;
     }
     let summary = match outcome.summary {
-        Some(summary) if request.summary => Some(Summary::from_wire(summary, geometry)?),
+        Some(summary) if request.summary => Some(summary_from_wire(summary, geometry)?),
         _ => None,
     };
     let mut checksums = outcome.checksums;

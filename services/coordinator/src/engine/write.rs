@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::join_all;
 use stripeset_proto::v1::{self, RefusalKind, session_request::Operation};
-use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits, checksum, geometry::Shard};
+use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits, checksum, geometry::Shard, summary::Summary};
 use thiserror::Error;
 
 use super::{
     Engine, StripeGuard,
     commit::Decided,
     gather::{Damage, Gather, Gathered},
-    shard::Summary,
+    shard::summary_to_wire,
 };
 use crate::{
     extents::StripeRef,
@@ -164,7 +164,7 @@ impl Engine {
                     fresh: true,
                     participants: participants.clone(),
                     runs: if run.data.is_empty() { Vec::new() } else { vec![run] },
-                    summary: profile.has_summary(usize::from(shard.0)).then(|| summary.to_wire()),
+                    summary: profile.has_summary(usize::from(shard.0)).then(|| summary_to_wire(&summary)),
                 };
                 (shard, operation)
             })
@@ -315,7 +315,7 @@ impl Engine {
                 fresh: false,
                 participants: participants.clone(),
                 runs,
-                summary: has_summary.then(|| summary.to_wire()),
+                summary: has_summary.then(|| summary_to_wire(&summary)),
             };
             (shard, operation)
         };
