@@ -106,7 +106,7 @@ impl Array {
             tasks.spawn(keep_connected(member.clone(), claim, arrivals.clone()));
         }
         let pins = Pins::new(commit);
-        tasks.spawn(release_freed(engine.extents.clone(), pins.clone()));
+        tasks.spawn(release_freed(engine.clone(), pins.clone()));
         tasks.spawn(store_errors(engine.members.clone(), meta.clone()));
         let phase = watch::Sender::new(Phase::Starting("members have not answered yet".to_owned()));
         tasks.spawn(Takeover { engine: engine.clone(), phase: phase.clone(), start_patience }.run(arrived));
@@ -154,7 +154,7 @@ impl Array {
     pub fn committed(&self, committed: &Committed) {
         self.objects.fetch_add(committed.objects_change, Ordering::Relaxed);
         self.pins.freed(committed.commit, committed.freed.clone());
-        release(&self.engine.extents, &self.pins);
+        release(&self.engine, &self.pins);
     }
 
     /// What has to be done before a clean stop: commits sent, error counts stored.
@@ -182,16 +182,16 @@ fn load(extents: &Extents, snapshot: &crate::meta::Snapshot) -> Result<(), Error
     wrong.map_or(Ok(()), |error| Err(internal(&error)))
 }
 
-fn release(extents: &Extents, pins: &Pins) {
+fn release(engine: &Engine, pins: &Pins) {
     for extent in pins.release() {
-        extents.free(stripeset_stripe::geometry::Logical(extent.logical), extent.length);
+        engine.free(stripeset_stripe::geometry::Logical(extent.logical), extent.length);
     }
 }
 
-async fn release_freed(extents: Arc<Extents>, pins: Pins) {
+async fn release_freed(engine: Arc<Engine>, pins: Pins) {
     loop {
         tokio::time::sleep(RELEASE_EVERY).await;
-        release(&extents, &pins);
+        release(&engine, &pins);
     }
 }
 

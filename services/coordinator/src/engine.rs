@@ -6,17 +6,28 @@
 //! 3. Parity is computed from bytes that were verified, never from others.
 //! 4. A reconstructed sector is used only if it equals the checksum that the parities hold.
 //! 5. A write that was begun goes on when its caller is gone.
+//! 6. Of a write that failed, or whose outcome is open, nothing is in the cache; nor of sectors that were freed.
 //!
 //! The stripe lock is taken by everything that writes a stripe or reads it as a whole. Plain reads do not take it: the
 //! version in the map protects them.
 
+mod change;
 mod commit;
 mod damage;
+mod decide;
+mod fetch;
+mod free;
+mod fresh;
 mod gather;
 mod locks;
+mod merge;
+mod new_bytes;
+mod owned;
+mod partial;
 mod read;
 pub mod resolve;
 mod shard;
+mod weakness;
 mod write;
 
 use std::{
@@ -31,14 +42,15 @@ use stripeset_stripe::{
     cache::{Cache, StripeKey},
     code::Codec,
     geometry::{Shard, StripeAddress},
+    plan::Reading,
 };
 use thiserror::Error;
 use tokio::sync::watch;
 
-use self::{commit::CommitQueues, locks::StripeLocks};
+use self::{commit::CommitQueues, locks::StripeLocks, merge::WaitingWrites};
 pub use self::{
-    locks::StripeGuard,
     read::ReadRange,
+    weakness::Weak,
     write::{Edit, WriteError},
 };
 use crate::{
@@ -85,7 +97,11 @@ pub struct Engine {
     versions: Arc<VersionSequence>,
     codec: Codec,
     cache: Mutex<Cache<Bytes>>,
+    reading: Mutex<Reading>,
     locks: Arc<StripeLocks>,
+    waiting_writes: WaitingWrites,
+    #[cfg(feature = "simulation")]
+    weakness: std::sync::OnceLock<Weak>,
     // The newest decided version of shards whose commit was not yet answered.
     decided: DashMap<(StripeAddress, Shard), Version>,
     commits: Arc<CommitQueues>,
@@ -108,7 +124,11 @@ impl Engine {
             extents,
             meta,
             versions,
+            reading: Mutex::default(),
             locks: Arc::default(),
+            waiting_writes: WaitingWrites::default(),
+            #[cfg(feature = "simulation")]
+            weakness: std::sync::OnceLock::new(),
             decided: DashMap::new(),
             commits,
             deposed: watch::Sender::new(None),

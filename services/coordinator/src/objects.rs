@@ -109,7 +109,9 @@ impl From<&WriteError> for Error {
             WriteError::TooFewMembers { .. }
             | WriteError::Open { .. }
             | WriteError::NeighbourAway { .. }
-            | WriteError::NeighbourLost { .. } => ErrorKind::Unavailable,
+            | WriteError::NeighbourLost { .. }
+            | WriteError::ParityStale
+            | WriteError::Stopping => ErrorKind::Unavailable,
             WriteError::Refused { refusal, .. } => match refusal.kind {
                 v1::RefusalKind::ResourceExhausted => ErrorKind::Busy,
                 _ => ErrorKind::Internal,

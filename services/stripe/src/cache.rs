@@ -332,7 +332,7 @@ impl<P> Cache<P> {
         self.owners.values_mut().for_each(|owner| owner.discard = true);
     }
 
-    /// Whether a stripe has an entry, and which pages it has.
+    /// The entry of a stripe.
     pub fn peek(&self, key: &StripeKey) -> Option<&Pages<P>> {
         self.entries.peek(key)
     }
@@ -340,6 +340,11 @@ impl<P> Cache<P> {
     /// The same, to put wrong bytes in: for fault injection alone.
     pub fn peek_mut(&mut self, key: &StripeKey) -> Option<&mut Pages<P>> {
         self.entries.peek_mut(key)
+    }
+
+    /// Whether a write owns a stripe.
+    pub fn is_owned(&self, key: &StripeKey) -> bool {
+        self.owners.contains_key(key)
     }
 
     /// The mode.

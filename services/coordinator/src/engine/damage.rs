@@ -7,8 +7,11 @@ use stripeset_proto::v1::{self, session_request::Operation};
 use stripeset_stripe::{SECTOR_BYTES, bits::Bits, checksum, geometry::Shard, summary::Summary};
 
 use super::{
-    Engine, StripeGuard,
+    Engine,
+    fetch::runs,
     gather::{Damage, Gather, Gathered},
+    new_bytes::NewBytes,
+    owned::Owned,
     shard::summary_to_wire,
 };
 use crate::{extents::StripeRef, members::ErrorCount};
@@ -27,10 +30,10 @@ impl Engine {
         }
     }
 
-    /// Repairs everything in `gathered` that can be repaired, and gives the lock back.
-    pub(super) async fn repair(self: &Arc<Self>, guard: StripeGuard, stripe: &StripeRef, gathered: Gathered) {
+    /// Repairs everything in `gathered` that can be repaired, and gives the stripe back.
+    pub(super) async fn repair(self: &Arc<Self>, mut owned: Owned, stripe: &StripeRef, gathered: Gathered) {
+        owned.begin_without_pages();
         self.rebuild_damaged_shards(stripe, &gathered).await;
-        let mut guard = guard;
         for range in repairable(&gathered) {
             let again = self.gather(stripe, range).await;
             let damage: Vec<_> =
@@ -38,8 +41,8 @@ impl Engine {
             if damage.is_empty() {
                 continue;
             }
-            match self.write_gathered(guard, stripe, &again, &[]).await {
-                Ok((_, returned)) => guard = returned,
+            match self.write_gathered(owned, stripe, &again, &NewBytes::default(), None).await {
+                Ok(written) => owned = written.owned,
                 Err(error) => {
                     tracing::warn!(%error, ?range, stripe = ?stripe.address(), "bad sectors could not be repaired");
                     return;
@@ -139,9 +142,13 @@ struct Content {
 
 impl Content {
     fn runs(&self) -> Vec<v1::SectorRun> {
-        let mut wanted = self.written.clone();
-        self.lost.iter_ones().for_each(|sector| wanted.set(sector, false));
-        super::write::changed_runs(&self.bytes, &wanted, 0)
+        let wanted = |sector: usize| self.written.get(sector) && !self.lost.get(sector);
+        let run = |(first, count): (usize, usize)| {
+            let data = self.bytes.slice(first * SECTOR_BYTES..(first + count) * SECTOR_BYTES);
+            let checksums = checksum::of_sectors(&data);
+            v1::SectorRun { first_sector: first as u32, data, checksums }
+        };
+        runs(self.written.len(), wanted).into_iter().map(run).collect()
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) struct StripeLocks {
 }
 
 /// Holds the lock of one stripe.
-pub struct StripeGuard {
+pub(super) struct StripeGuard {
     locks: Arc<StripeLocks>,
     address: StripeAddress,
     guard: Option<OwnedMutexGuard<()>>,

@@ -68,7 +68,7 @@ impl Engine {
         stripe: &StripeRef,
         ranges: &[ReadRange],
     ) -> Result<Vec<Bytes>, ReadError> {
-        let guard = self.locks.lock(stripe.address()).await;
+        let owned = self.own(stripe).await;
         let first = ranges.iter().map(|range| range.first_sector).min().unwrap_or(0);
         let end = ranges.iter().map(|range| range.first_sector + range.sectors).max().unwrap_or(0);
         let range = Gather { first_sector: first, sectors: end - first, patient: false };
@@ -100,7 +100,7 @@ impl Engine {
         };
         if !gathered.damage.is_empty() {
             let (engine, stripe) = (self.clone(), stripe.clone());
-            tokio::spawn(async move { engine.repair(guard, &stripe, gathered).await });
+            tokio::spawn(async move { engine.repair(owned, &stripe, gathered).await });
         }
         result
     }

@@ -1,7 +1,7 @@
 //! Resolution of writes that were pending on a member when it was fenced: looks at the stripe on all members in reach,
 //! applies the recovery rule, and carries it out everywhere, lowest version first.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use stripeset_proto::{
     Error, ErrorKind,
@@ -53,9 +53,14 @@ impl Engine {
 
     /// Resolves the pending writes of one stripe. If it fails, a member has gone away again; what is pending is listed
     /// anew when it comes back.
-    pub async fn resolve_stripe(&self, address: StripeAddress, pending: PendingWrites) -> Result<(), Error> {
-        let _guard = self.locks.lock(address).await;
+    pub async fn resolve_stripe(
+        self: &Arc<Self>,
+        address: StripeAddress,
+        pending: PendingWrites,
+    ) -> Result<(), Error> {
         let stripe = self.extents.stripe(address);
+        let mut owned = self.own(&stripe).await;
+        owned.begin_without_pages();
         let mut views = Vec::new();
         for shard in stripe.shards() {
             if let Some(view) = self.view(&stripe, shard).await? {

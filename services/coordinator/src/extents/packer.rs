@@ -191,7 +191,7 @@ impl Packing {
 
     fn free(&self, extents: &[Extent]) {
         for extent in extents {
-            self.engine.extents.free(Logical(extent.logical), extent.length);
+            self.engine.free(Logical(extent.logical), extent.length);
         }
     }
 
@@ -248,11 +248,14 @@ impl Packing {
     async fn write(&self, write: &StripeWrite) -> Result<stripeset_stripe::Version, StoreError> {
         let stripe = self.engine.extents.stripe(write.address);
         let written = if write.fresh {
-            self.engine.write_fresh(&stripe, &columns(stripe.geometry(), &write.parts)).await
+            self.engine
+                .write_fresh(&stripe, &columns(stripe.geometry(), &write.parts))
+                .await
+                .map_err(Arc::new)
         } else {
-            self.engine.write_partial(&stripe, &edits(stripe.geometry(), &write.parts)).await
+            self.engine.write_partial(&stripe, edits(stripe.geometry(), &write.parts)).await
         };
-        written.map_err(|error| Arc::new(error).into())
+        Ok(written?)
     }
 }
 

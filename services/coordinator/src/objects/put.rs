@@ -283,10 +283,10 @@ impl ObjectWriter {
     }
 
     fn give_back_run(&mut self) {
-        let extents = &self.array.engine.extents;
+        let engine = &self.array.engine;
         for stripe in self.run.drain(..) {
             let geometry = stripe.geometry();
-            extents.free(geometry.stripe_start(stripe.address()), geometry.stripe_bytes());
+            engine.free(geometry.stripe_start(stripe.address()), geometry.stripe_bytes());
         }
     }
 
@@ -297,7 +297,7 @@ impl ObjectWriter {
         }
         self.give_back_run();
         for (_, extent) in std::mem::take(&mut self.extents) {
-            self.array.engine.extents.free(Logical(extent.logical), extent.length);
+            self.array.engine.free(Logical(extent.logical), extent.length);
         }
     }
 }
@@ -315,7 +315,7 @@ async fn store_stripe(
         Err(error) => {
             let error = StoreError::Write(Arc::new(error));
             if !error.is_open() {
-                array.engine.extents.free(logical, length);
+                array.engine.free(logical, length);
             }
             Err(error)
         }

@@ -1,0 +1,146 @@
+//! Deciding a write: prepare everywhere, in parallel; decided once every participant that is not out has prepared; commit
+//! later. What cannot be decided is aborted everywhere, and the stripe stays held until that is answered.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use stripeset_proto::v1::{self, RefusalKind, session_request::Operation};
+use stripeset_stripe::{Version, geometry::Shard};
+
+use super::{Engine, change::Operations, commit::Decided, owned::Owned, write::WriteError};
+use crate::{
+    extents::StripeRef,
+    members::{ErrorCount, Service, link::CallError},
+};
+
+/// How long a write waits for a member that has just come back and whose pending writes are being resolved.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How often an abort that was not answered is repeated while the stripe stays locked.
+const ABORT_PAUSE: Duration = Duration::from_millis(500);
+
+impl Engine {
+    /// Prepares everywhere and decides. On success the write is decided, and the stripe still held.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        owned: Owned,
+        stripe: &StripeRef,
+        version: Version,
+        operations: Operations,
+    ) -> Result<Owned, WriteError> {
+        let shards: Vec<Shard> = operations.iter().map(|(shard, _)| *shard).collect();
+        let prepares =
+            operations.into_iter().map(|(shard, operation)| self.prepare(stripe, shard, operation));
+        let outcomes = join_all(prepares).await;
+        let (mut failed, mut refused) = (Vec::new(), None);
+        for (shard, outcome) in shards.iter().zip(outcomes) {
+            let Err(error) = outcome else { continue };
+            let member = self.member_of(stripe, *shard);
+            match error {
+                CallError::Refused(refusal) if refusal.kind == RefusalKind::Fenced => {
+                    self.depose(format!("member {} refused this epoch: {}", member.index, refusal.message));
+                    return Err(WriteError::Deposed);
+                }
+                CallError::Refused(refusal) if !means_failed(refusal.kind) => {
+                    refused = Some(WriteError::Refused { member: member.index, refusal });
+                }
+                error => {
+                    member.count(ErrorCount::Write, 1);
+                    failed.push((member.index, format!("a write failed there: {error}")));
+                }
+            }
+        }
+        if let Some(refused) = refused {
+            return Err(self.abort(owned, stripe, version, shards, refused).await);
+        }
+        if !failed.is_empty()
+            && let Err(error) = self.members.mark_out(&failed, &self.extents.chunks, &self.meta).await
+        {
+            let what = failed.iter().map(|(member, reason)| format!("member {member}: {reason}"));
+            let failed = what.collect::<Vec<_>>().join("; ");
+            let error = WriteError::TooFewMembers { failed, source: error };
+            return Err(self.abort(owned, stripe, version, shards, error).await);
+        }
+        self.decided(stripe, version, &shards);
+        Ok(owned)
+    }
+
+    fn decided(&self, stripe: &StripeRef, version: Version, shards: &[Shard]) {
+        let address = stripe.address();
+        for shard in shards {
+            let place = stripe.place(*shard);
+            if !self.members.get(place.member).is_out() {
+                self.decided.insert((address, *shard), version);
+                self.commits
+                    .push(place.member, Decided { address, shard: *shard, unit: place.unit, version });
+            }
+        }
+    }
+
+    async fn prepare(
+        &self,
+        stripe: &StripeRef,
+        shard: Shard,
+        operation: v1::PrepareOperation,
+    ) -> Result<(), CallError> {
+        let member = self.member_of(stripe, shard);
+        if member.is_out() {
+            return Ok(());
+        }
+        if member.service() == Service::Fenced {
+            let mut service = member.watch_service();
+            let resolved = service.wait_for(|service| *service != Service::Fenced);
+            // If it takes too long the call below says so.
+            let _ = tokio::time::timeout(RESOLVE_PATIENCE, resolved).await;
+        }
+        if member.service() != Service::InService {
+            return Err(CallError::Away);
+        }
+        member.link.call(Operation::Prepare(operation), 0).await.map(|_| ())
+    }
+
+    /// Takes an undecided write back everywhere. Where that is not answered, the stripe stays locked until it is; then
+    /// the error says that the outcome is open.
+    async fn abort(
+        self: &Arc<Self>,
+        owned: Owned,
+        stripe: &StripeRef,
+        version: Version,
+        shards: Vec<Shard>,
+        error: WriteError,
+    ) -> WriteError {
+        let silent = self.abort_once(stripe, version, shards).await;
+        if silent.is_empty() {
+            return error;
+        }
+        let failed = error.to_string();
+        let (engine, stripe) = (self.clone(), stripe.clone());
+        tokio::spawn(async move {
+            let mut silent = silent;
+            while !silent.is_empty() && engine.deposed.borrow().is_none() {
+                tokio::time::sleep(ABORT_PAUSE).await;
+                silent = engine.abort_once(&stripe, version, silent).await;
+            }
+            drop(owned);
+        });
+        WriteError::Open { failed }
+    }
+
+    /// Sends Abort to the members of the shards; those that did not answer.
+    async fn abort_once(&self, stripe: &StripeRef, version: Version, shards: Vec<Shard>) -> Vec<Shard> {
+        let aborts = shards.into_iter().map(|shard| async move {
+            let place = stripe.place(shard);
+            let member = self.members.get(place.member);
+            let writes = vec![v1::UnitVersion { unit: place.unit, version: Some(version.into()) }];
+            let abort = Operation::Abort(v1::AbortOperation { writes });
+            let done = member.is_out() || member.link.call(abort, 0).await.is_ok();
+            (!done).then_some(shard)
+        });
+        join_all(aborts).await.into_iter().flatten().collect()
+    }
+}
+
+/// Refusals that say that the member cannot take writes at all.
+fn means_failed(kind: RefusalKind) -> bool {
+    matches!(kind, RefusalKind::DiskFailed | RefusalKind::WrongDisk | RefusalKind::NotFenced)
+}
