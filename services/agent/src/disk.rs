@@ -15,7 +15,7 @@ mod conformance;
 pub(crate) mod file;
 pub(crate) mod health;
 pub(crate) mod open;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "fuzzing", feature = "simulation"))]
 #[cfg_attr(not(test), expect(dead_code, reason = "what it can do wrong only the tests ask for"))]
 pub(crate) mod simulated;
 pub(crate) mod watched;

@@ -5,14 +5,15 @@
 //! coordinators, or a late request, from doing harm.
 //!
 //! From the outside in: [`Agent`] starts and stops; `service` and `session` are the gRPC ends; `wire` turns messages into
-//! `operation`s; `queue` is the disk's thread, which groups them around one sync; `store` is the rules; `record`,
-//! `superblock` and `layout` are the bytes on disk (docs/ON_DISK.md); `disk` is the file or device.
+//! `operation`s; `queue` is the disk's thread, which gathers them; `group` carries them out around one sync; `store` is the
+//! rules; `record`, `superblock` and `layout` are the bytes on disk (docs/ON_DISK.md); `disk` is the file or device.
 
 mod agent;
 mod disk;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod group;
 mod label;
 mod layout;
 mod little_endian;
@@ -22,6 +23,8 @@ mod record;
 mod refusal;
 mod service;
 mod session;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod store;
 mod superblock;
 mod wire;

@@ -1,9 +1,8 @@
 //! The disk's thread: one per disk, owner of the store. Drains a bounded queue in groups, and answers.
 //!
-//! Of each group it carries out the reads first, which wait for no sync; then the writes, in the order in which they
-//! came; then one sync for all of them; then it answers the writes. A fence, or a look at the disk, is a group of its
-//! own, so that what came before it is done and what comes after it sees it (A1). So is a tick, at which the store puts home
-//! what was committed: never more than a step, so that requests do not wait long behind it.
+//! How a group is carried out is in `group`. A fence, or a look at the disk, is a group of its own, so that what came
+//! before it is done and what comes after it sees it (A1). So is a tick, at which the store puts home what was committed:
+//! never more than a step, so that requests do not wait long behind it.
 //!
 //! Does not decide what an operation does (`store`), nor what becomes of answers (`session`).
 
@@ -17,16 +16,13 @@ use std::{
 };
 
 use stripeset_proto::{Error, ErrorKind};
-use stripeset_stripe::Epoch;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
 };
-use uuid::Uuid;
 
 use crate::{
-    operation::{Operation, Outcome},
-    refusal::Refusal,
+    group::{self, Request},
     session::Reply,
     store::Store,
 };
@@ -48,13 +44,9 @@ const RETRY_AFTER: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// One request of a session.
 pub(crate) struct Task {
-    pub(crate) disk_id: Uuid,
-    pub(crate) epoch: Epoch,
-    pub(crate) deadline: Option<Instant>,
     /// Bytes that it brings or asks for.
     pub(crate) bytes: u64,
-    pub(crate) operation: Operation,
-    pub(crate) reply: Reply,
+    pub(crate) request: Request<Reply>,
 }
 
 /// Something that is done with the store while nothing else is.
@@ -173,7 +165,7 @@ fn run(mut store: Store, mut receiver: mpsc::Receiver<Work>, failed: &watch::Sen
     let mut group = Vec::new();
     while let Some(work) = receiver.blocking_recv() {
         let alone = gather(work, &mut receiver, &mut group);
-        carry_out(&mut store, &mut group);
+        group::carry_out(&mut store, group.drain(..).map(|task| task.request), Reply::send);
         match alone {
             Some(Work::Look(look)) => look(&mut store),
             Some(Work::Tick) => {
@@ -213,46 +205,4 @@ fn gather(work: Work, receiver: &mut mpsc::Receiver<Work>, group: &mut Vec<Task>
         next = if more { receiver.try_recv().ok() } else { None };
     }
     None
-}
-
-fn carry_out(store: &mut Store, group: &mut Vec<Task>) {
-    let mut writes = Vec::with_capacity(group.len());
-    for task in group.drain(..) {
-        if matches!(task.operation, Operation::Read(_)) {
-            let (reply, outcome) = carry_out_one(store, task);
-            reply.send(outcome);
-        } else {
-            writes.push(task);
-        }
-    }
-    let mut done = Vec::with_capacity(writes.len());
-    for task in writes {
-        let enters = task.operation.enters();
-        match carry_out_one(store, task) {
-            (reply, Ok(outcome)) => done.push((reply, enters, outcome)),
-            (reply, Err(refusal)) => reply.send(Err(refusal)),
-        }
-    }
-    let synced = store.sync();
-    for (reply, enters, outcome) in done {
-        reply.send(match &synced {
-            Ok(full) if enters.is_some_and(|unit| full.contains(&unit)) => Err(Refusal::Full),
-            Ok(_) => Ok(outcome),
-            Err(refusal) => Err(refusal.clone()),
-        });
-    }
-}
-
-fn carry_out_one(store: &mut Store, task: Task) -> (Reply, Result<Outcome, Refusal>) {
-    let Task { disk_id, epoch, deadline, operation, reply, .. } = task;
-    let expired = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    let refused = if expired { Err(Refusal::Expired) } else { store.check(disk_id, epoch) };
-    let outcome = match refused {
-        Ok(()) => store.carry_out(operation),
-        Err(refusal) => {
-            store.count_refusal();
-            Err(refusal)
-        }
-    };
-    (reply, outcome)
 }

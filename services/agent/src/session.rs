@@ -22,7 +22,7 @@ use stripeset_proto::{
     convert,
     v1::{self, SessionRequest, SessionResponse, session_request, session_response},
 };
-use stripeset_stripe::SECTOR_BYTES;
+use stripeset_stripe::{Epoch, SECTOR_BYTES};
 use stripeset_telemetry::shutdown::Shutdown;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
@@ -30,6 +30,7 @@ use tonic::{Status, Streaming};
 use uuid::Uuid;
 
 use crate::{
+    group::Request,
     operation::{Operation, Outcome},
     queue::{NotQueued, Queue, Task},
     refusal::Refusal,
@@ -48,6 +49,47 @@ const SPARE_ANSWERS: usize = 64;
 
 /// Bytes that a request counts for apart from its payload: what its own fields take.
 const REQUEST_BYTES: u64 = 256;
+
+/// A request that needs the disk, its operation not yet looked at.
+pub(crate) struct Asked {
+    pub(crate) request_id: u64,
+    epoch: Epoch,
+    timeout: Duration,
+    operation: session_request::Operation,
+}
+
+impl Asked {
+    /// What a request asks of the disk `own`; `None` if it only asks for a sign of life.
+    pub(crate) fn of(request: SessionRequest, own: Uuid) -> Result<Option<Asked>, Refusal> {
+        let given = match convert::uuid("disk_id", &request.disk_id) {
+            Ok(given) => given,
+            Err(error) => return Err(Refusal::Invalid(error.to_string())),
+        };
+        if given != own {
+            // The store would say so too; but a ping does not get there, and is no sign of life of another disk.
+            return Err(Refusal::WrongDisk { given, own });
+        }
+        let operation = match request.operation {
+            Some(session_request::Operation::Ping(_)) => return Ok(None),
+            Some(operation) => operation,
+            None => return Err(Refusal::Invalid("a request without an operation".to_owned())),
+        };
+        let timeout = Duration::from_millis(u64::from(request.timeout_millis));
+        let epoch = convert::epoch(request.epoch);
+        Ok(Some(Asked { request_id: request.request_id, epoch, timeout, operation }))
+    }
+
+    /// The request as the disk carries it out. Its time begins now.
+    pub(crate) fn checked<R>(self, disk_id: Uuid, reply: R) -> Result<Request<R>, Refusal> {
+        let Asked { epoch, timeout, operation, .. } = self;
+        let operation = match Operation::try_from(operation) {
+            Ok(operation) => operation,
+            Err(error) => return Err(Refusal::Invalid(error.to_string())),
+        };
+        let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
+        Ok(Request { disk_id, epoch, deadline, operation, reply })
+    }
+}
 
 /// An answer, and what it still holds of the session's limits.
 struct Answer {
@@ -78,11 +120,7 @@ pub(crate) struct Reply {
 impl Reply {
     /// Answers. Never blocks; to a stream that is gone it does nothing.
     pub(crate) fn send(self, outcome: Result<Outcome, Refusal>) {
-        let outcome = match outcome {
-            Ok(outcome) => outcome.into(),
-            Err(refusal) => refused(refusal),
-        };
-        let response = SessionResponse { request_id: self.request_id, outcome: Some(outcome) };
+        let response = answer(self.request_id, outcome);
         self.permit.send(Answer { response, _admission: Some(self.admission) });
     }
 }
@@ -146,43 +184,24 @@ impl Session {
     /// Queues a request, or returns its answer if it needs no disk.
     fn take_in(&self, request: SessionRequest) -> Option<SessionResponse> {
         let request_id = request.request_id;
-        let outcome = match self.queue_request(request) {
-            Ok(None) => return None,
-            Ok(Some(outcome)) => outcome,
+        match self.queue_request(request) {
+            Ok(None) => None,
+            Ok(Some(outcome)) => Some(answer(request_id, Ok(outcome))),
             Err(refusal) => {
                 self.queue.count_refusal();
-                refused(refusal)
+                Some(answer(request_id, Err(refusal)))
             }
-        };
-        Some(SessionResponse { request_id, outcome: Some(outcome) })
+        }
     }
 
-    fn queue_request(&self, request: SessionRequest) -> Result<Option<session_response::Outcome>, Refusal> {
-        let invalid = |error: String| Refusal::Invalid(error);
-        let disk_id =
-            convert::uuid("disk_id", &request.disk_id).map_err(|error| invalid(error.to_string()))?;
-        if disk_id != self.disk_id {
-            // The store would say so too; but a ping does not get there, and is no sign of life of another disk.
-            return Err(Refusal::WrongDisk { given: disk_id, own: self.disk_id });
-        }
-        let operation = match request.operation {
-            Some(session_request::Operation::Ping(_)) => return Ok(Some(Outcome::Done.into())),
-            Some(operation) => operation,
-            None => return Err(Refusal::Invalid("a request without an operation".to_owned())),
-        };
-        let bytes = bytes_of(&operation);
+    fn queue_request(&self, request: SessionRequest) -> Result<Option<Outcome>, Refusal> {
+        let Some(asked) = Asked::of(request, self.disk_id)? else { return Ok(Some(Outcome::Done)) };
+        let bytes = bytes_of(&asked.operation);
         // Limits before the checksums: what is refused should cost little.
         let (admission, permit) = self.admit(bytes)?;
-        let operation = Operation::try_from(operation).map_err(|error| invalid(error.to_string()))?;
-        let timeout = Duration::from_millis(u64::from(request.timeout_millis));
-        let task = Task {
-            disk_id,
-            epoch: convert::epoch(request.epoch),
-            deadline: (!timeout.is_zero()).then(|| Instant::now() + timeout),
-            bytes,
-            operation,
-            reply: Reply { request_id: request.request_id, permit, admission },
-        };
+        let request_id = asked.request_id;
+        let request = asked.checked(self.disk_id, Reply { request_id, permit, admission })?;
+        let task = Task { bytes, request };
         match self.queue.push(Box::new(task)) {
             Ok(()) => Ok(None),
             Err((task, why)) => {
@@ -194,7 +213,7 @@ impl Session {
                     NotQueued::Stopping => Refusal::DiskFailed("the agent is stopping".to_owned()),
                 };
                 self.queue.count_refusal();
-                task.reply.send(Err(refusal));
+                task.request.reply.send(Err(refusal));
                 Ok(None)
             }
         }
@@ -229,6 +248,11 @@ fn bytes_of(operation: &session_request::Operation) -> u64 {
     payload + REQUEST_BYTES
 }
 
-fn refused(refusal: Refusal) -> session_response::Outcome {
-    session_response::Outcome::Refusal(refusal.into())
+/// The answer to a request.
+pub(crate) fn answer(request_id: u64, outcome: Result<Outcome, Refusal>) -> SessionResponse {
+    let outcome = match outcome {
+        Ok(outcome) => outcome.into(),
+        Err(refusal) => session_response::Outcome::Refusal(refusal.into()),
+    };
+    SessionResponse { request_id, outcome: Some(outcome) }
 }
