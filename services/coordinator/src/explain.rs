@@ -12,7 +12,6 @@ use stripeset_stripe::{
 use crate::{
     array::Array,
     extents::StripeRef,
-    members::connect::{agent_client, timed},
     objects::{check_name, not_found},
 };
 
@@ -168,12 +167,8 @@ impl Array {
     async fn version_of(&self, stripe: &StripeRef, shard: Shard) -> Option<Version> {
         let place = stripe.place(shard);
         let member = self.engine.members.get(place.member);
-        let channel = member.link.channel().filter(|_| member.link.responsive())?;
-        let request = v1::ListUnitsRequest { units: vec![place.unit], limit: 1, ..Default::default() };
-        let mut agent = agent_client(channel);
-        let listed =
-            tokio::time::timeout(crate::engine::HEDGE, agent.list_units(timed(request))).await.ok()?.ok()?;
-        let record = listed.into_inner().units.into_iter().next()?;
+        let units = member.link.units().filter(|_| member.link.responsive())?;
+        let record = tokio::time::timeout(crate::engine::HEDGE, units.get(place.unit)).await.ok()?.ok()??;
         let same = record.identity.map(Identity::try_from)?.ok()? == place.identity;
         let pending = record.pending_version.map(Version::from);
         same.then(|| {

@@ -11,15 +11,16 @@ pub mod link;
 
 use std::{
     fmt,
+    pin::pin,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use stripeset_stripe::Epoch;
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use self::link::Link;
@@ -120,7 +121,9 @@ pub struct Member {
     /// The session to its agent.
     pub link: Link,
     out: RwLock<Option<String>>,
-    service: watch::Sender<Service>,
+    service: Mutex<Service>,
+    // Told of every change of it. Wakes in the order of the waits, which a watch would not.
+    service_changed: Notify,
     layout: Mutex<DiskLayout>,
     errors: [AtomicU64; 5],
 }
@@ -136,7 +139,8 @@ impl Member {
             disk_bytes: record.disk_bytes,
             link: Link::new(record.disk_id, epoch),
             out: RwLock::new(record.out),
-            service: watch::Sender::new(Service::Absent("not reached yet".to_owned())),
+            service: Mutex::new(Service::Absent("not reached yet".to_owned())),
+            service_changed: Notify::new(),
             layout: Mutex::new(DiskLayout::default()),
             errors: [checksum, version, read, write, corrected].map(AtomicU64::new),
         }
@@ -154,17 +158,29 @@ impl Member {
 
     /// How far the connection has come.
     pub fn service(&self) -> Service {
-        self.service.borrow().clone()
+        self.service_lock().clone()
     }
 
-    /// Sees every change of [`Member::service`].
-    pub fn watch_service(&self) -> watch::Receiver<Service> {
-        self.service.subscribe()
+    fn service_lock(&self) -> MutexGuard<'_, Service> {
+        self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the member serves or is absent: at once, unless it is fenced and its pending writes are being resolved.
+    pub async fn resolved(&self) {
+        loop {
+            let mut changed = pin!(self.service_changed.notified());
+            // From here on a change is heard, so none is missed between the comparison and the wait.
+            changed.as_mut().enable();
+            if *self.service_lock() != Service::Fenced {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Whether it is trusted and serves.
     pub fn usable(&self) -> bool {
-        !self.is_out() && *self.service.borrow() == Service::InService
+        !self.is_out() && *self.service_lock() == Service::InService
     }
 
     /// Whether reads should ask it: it is usable, and answers.
@@ -172,19 +188,19 @@ impl Member {
         self.usable() && self.link.responsive()
     }
 
-    pub(crate) fn set_service(&self, service: Service) {
-        self.service.send_replace(service);
+    /// Says how far the connection has come. For whoever keeps the member connected.
+    pub fn set_service(&self, service: Service) {
+        *self.service_lock() = service;
+        self.service_changed.notify_waiters();
     }
 
     /// Puts a fenced member in service. One that has gone away meanwhile stays away.
-    pub(crate) fn serve(&self) {
-        self.service.send_if_modified(|service| {
-            let fenced = *service == Service::Fenced;
-            if fenced {
-                *service = Service::InService;
-            }
-            fenced
-        });
+    pub fn serve(&self) {
+        let mut service = self.service_lock();
+        if *service == Service::Fenced {
+            *service = Service::InService;
+            self.service_changed.notify_waiters();
+        }
     }
 
     /// Where its units are; zeros while that is unknown.

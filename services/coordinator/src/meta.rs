@@ -14,7 +14,7 @@ mod tables;
 
 use std::{io, path::Path, sync::Arc};
 
-use redb::{Database, Durability, ReadableDatabase};
+use redb::{Database, Durability, ReadableDatabase, backends::InMemoryBackend};
 use stripeset_stripe::{Epoch, Version};
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
@@ -159,6 +159,26 @@ impl Meta {
         }
     }
 
+    /// An empty database in memory, for simulations: a task on the current runtime writes it, so that no thread and no
+    /// disk decides when a change is made. It ends when the last [`Meta`] is gone.
+    pub fn in_memory() -> Result<Meta, MetaError> {
+        let database = match Database::builder().create_with_backend(InMemoryBackend::new()) {
+            Ok(database) => Arc::new(database),
+            Err(source) => {
+                return Err(MetaError::Open { path: "in memory".to_owned(), source: Arc::new(source) });
+            }
+        };
+        tables::prepare(&database)?;
+        let (changes, mut queue) = mpsc::channel(CHANGES_QUEUED_MAX);
+        let writer = database.clone();
+        tokio::spawn(async move {
+            while let Some(first) = queue.recv().await
+                && write_waiting(&writer, first, &mut queue)
+            {}
+        });
+        Ok(Meta { database, changes })
+    }
+
     /// A frozen view of the last commit.
     pub fn snapshot(&self) -> Result<Snapshot, MetaError> {
         Ok(Snapshot::new(self.database.begin_read()?))
@@ -249,18 +269,24 @@ impl From<redb::SetDurabilityError> for MetaError {
 /// The thread: takes what is waiting, makes it durable together, answers. Ends when the last [`Meta`] is gone, or when
 /// the database fails: then nothing more can be promised.
 fn write_until_closed(database: &Database, mut queue: mpsc::Receiver<Change>) {
-    while let Some(first) = queue.blocking_recv() {
-        let mut changes = vec![first];
-        while changes.len() < CHANGES_PER_COMMIT_MAX
-            && let Ok(change) = queue.try_recv()
-        {
-            changes.push(change);
-        }
-        if let Err(error) = commit(database, changes) {
-            tracing::error!(%error, "the metadata database failed: no more changes are taken");
-            return;
-        }
+    while let Some(first) = queue.blocking_recv()
+        && write_waiting(database, first, &mut queue)
+    {}
+}
+
+/// Makes a change, and those that wait behind it, durable; `false` if the database failed.
+fn write_waiting(database: &Database, first: Change, queue: &mut mpsc::Receiver<Change>) -> bool {
+    let mut changes = vec![first];
+    while changes.len() < CHANGES_PER_COMMIT_MAX
+        && let Ok(change) = queue.try_recv()
+    {
+        changes.push(change);
     }
+    let made = commit(database, changes);
+    if let Err(error) = &made {
+        tracing::error!(%error, "the metadata database failed: no more changes are taken");
+    }
+    made.is_ok()
 }
 
 fn commit(database: &Database, changes: Vec<Change>) -> Result<(), MetaError> {

@@ -88,10 +88,8 @@ impl Engine {
             return Ok(());
         }
         if member.service() == Service::Fenced {
-            let mut service = member.watch_service();
-            let resolved = service.wait_for(|service| *service != Service::Fenced);
             // If it takes too long the call below says so.
-            let _ = tokio::time::timeout(RESOLVE_PATIENCE, resolved).await;
+            let _ = tokio::time::timeout(RESOLVE_PATIENCE, member.resolved()).await;
         }
         if member.service() != Service::InService {
             return Err(CallError::Away);

@@ -150,6 +150,8 @@ async fn for_all_but_slow<F: Future>(
     let (mut enough, mut late) = (false, false);
     loop {
         tokio::select! {
+            // What has come is taken before the time is looked at.
+            biased;
             answer = waiting.next() => match answer {
                 Some(answer) => enough = take(waiting.len(), answer),
                 None => return,

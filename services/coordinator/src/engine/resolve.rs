@@ -15,13 +15,7 @@ use stripeset_stripe::{
 };
 
 use super::Engine;
-use crate::{
-    extents::StripeRef,
-    members::{
-        MemberIndex,
-        connect::{agent_client, timed},
-    },
-};
+use crate::{extents::StripeRef, members::MemberIndex};
 
 /// Pending writes of one stripe: versions and the shards that take part in each.
 pub type PendingWrites = BTreeMap<Version, Vec<Shard>>;
@@ -88,10 +82,8 @@ impl Engine {
     async fn view(&self, stripe: &StripeRef, shard: Shard) -> Result<Option<ShardView>, Error> {
         let place = stripe.place(shard);
         let member = self.members.get(place.member);
-        let Some(channel) = member.link.channel().filter(|_| !member.is_out()) else { return Ok(None) };
-        let request = v1::ListUnitsRequest { units: vec![place.unit], limit: 1, ..Default::default() };
-        let units = agent_client(channel).list_units(timed(request)).await?.into_inner().units;
-        let Some(record) = units.into_iter().next() else {
+        let Some(units) = member.link.units().filter(|_| !member.is_out()) else { return Ok(None) };
+        let Some(record) = units.get(place.unit).await? else {
             let message = format!("member {} does not show unit {}", place.member, place.unit);
             return Err(Error::new(ErrorKind::Internal, message));
         };

@@ -19,7 +19,10 @@ use tonic::{
 };
 use uuid::Uuid;
 
-use super::{DiskLayout, Member, MemberIndex, Service, link};
+use super::{
+    DiskLayout, Member, MemberIndex, Service,
+    link::{self, Units},
+};
 
 /// Longest wait for a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -141,7 +144,7 @@ async fn session(member: &Member, claim: Claim, arrivals: &mpsc::Sender<Arrival>
         // Nobody listens any more when the coordinator is stopping.
         let _ = arrivals.send(arrival).await;
     };
-    Ok(member.link.run(channel, requests, answers, opened).await)
+    Ok(member.link.run(Units::Agent(channel), requests, answers, opened).await)
 }
 
 /// What went wrong while connecting, down to the cause that a person can act on.

@@ -8,23 +8,28 @@
 //! was suspended or this process stopped, that is one tick, and nobody is blamed for it.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use stripeset_proto::{
+    Error,
     convert::uuid_bytes,
     v1::{self, session_request::Operation, session_response::Outcome},
 };
 use stripeset_stripe::Epoch;
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
-use tonic::{Streaming, transport::Channel};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Status, transport::Channel};
 use uuid::Uuid;
+
+use super::connect::{agent_client, timed};
 
 /// Payload bytes outstanding at one member, requests and expected answers together.
 pub const OUTSTANDING_BYTES_MAX: u32 = 16 * 1024 * 1024;
@@ -90,13 +95,36 @@ struct Waiting {
     _bytes: OwnedSemaphorePermit,
 }
 
-type Table = Arc<Mutex<HashMap<u64, Waiting>>>;
+type Table = Arc<Mutex<BTreeMap<u64, Waiting>>>;
 
 #[derive(Clone)]
 struct Session {
     requests: mpsc::Sender<v1::SessionRequest>,
     table: Table,
-    channel: Channel,
+    units: Units,
+}
+
+/// Where records of a member's units are asked for.
+#[derive(Clone)]
+pub enum Units {
+    /// At its agent, by a unary call over the channel of the session.
+    Agent(Channel),
+    /// At a function: a simulation has no channel.
+    Function(Arc<dyn Fn(u64) -> Result<v1::UnitRecord, Error> + Send + Sync>),
+}
+
+impl Units {
+    /// The record of one unit; `None` if the agent shows none.
+    pub async fn get(&self, unit: u64) -> Result<Option<v1::UnitRecord>, Error> {
+        match self {
+            Units::Agent(channel) => {
+                let request = v1::ListUnitsRequest { units: vec![unit], limit: 1, ..Default::default() };
+                let listed = agent_client(channel.clone()).list_units(timed(request)).await?;
+                Ok(listed.into_inner().units.into_iter().next())
+            }
+            Units::Function(get) => get(unit).map(Some),
+        }
+    }
 }
 
 /// The link to one member, over all its sessions.
@@ -106,7 +134,9 @@ pub struct Link {
     session: Mutex<Option<Session>>,
     next_request: AtomicU64,
     bytes: Arc<Semaphore>,
-    silent_ticks: watch::Sender<u32>,
+    silent_ticks: AtomicU32,
+    // Told when the ticks reach SILENT_TICKS. Wakes in the order of the calls, which a watch would not.
+    fell_silent: Notify,
     // A read gave up waiting for it, and it has answered nothing since.
     suspect: AtomicBool,
 }
@@ -120,7 +150,8 @@ impl Link {
             session: Mutex::new(None),
             next_request: AtomicU64::new(1),
             bytes: Arc::new(Semaphore::new(OUTSTANDING_BYTES_MAX as usize)),
-            silent_ticks: watch::Sender::new(0),
+            silent_ticks: AtomicU32::new(0),
+            fell_silent: Notify::new(),
             suspect: AtomicBool::new(false),
         }
     }
@@ -136,7 +167,7 @@ impl Link {
 
     /// Whether the member has answered lately, as far as it was asked.
     pub fn responsive(&self) -> bool {
-        !self.suspect.load(Ordering::Relaxed) && *self.silent_ticks.borrow() < SUSPECT_TICKS
+        !self.suspect.load(Ordering::Relaxed) && self.silent_ticks() < SUSPECT_TICKS
     }
 
     /// Notes that a read has waited long enough: others go round the member until it answers anything, pings included.
@@ -146,12 +177,12 @@ impl Link {
 
     /// How long the member has been silent, in ticks.
     pub fn silent_ticks(&self) -> u32 {
-        *self.silent_ticks.borrow()
+        self.silent_ticks.load(Ordering::Relaxed)
     }
 
-    /// The channel of the session, for unary calls.
-    pub fn channel(&self) -> Option<Channel> {
-        self.session().map(|session| session.channel)
+    /// The records of units at the other end of the session.
+    pub fn units(&self) -> Option<Units> {
+        self.session().map(|session| session.units)
     }
 
     /// Sends one operation and waits for its outcome. `answer_bytes` is how much payload the answer brings.
@@ -160,12 +191,21 @@ impl Link {
     pub async fn call(&self, operation: Operation, answer_bytes: u32) -> Result<Outcome, CallError> {
         let Some(session) = self.session() else { return Err(CallError::Away) };
         let exchange = self.exchange(session, operation, answer_bytes);
-        let mut silent_ticks = self.silent_ticks.subscribe();
         tokio::select! {
             biased;
             outcome = exchange => outcome,
-            _ = silent_ticks.wait_for(|ticks| *ticks >= SILENT_TICKS) => Err(CallError::Silent),
+            () = self.silent() => Err(CallError::Silent),
             () = tokio::time::sleep(CALL_LIMIT) => Err(CallError::TooSlow),
+        }
+    }
+
+    /// Returns when the member is silent.
+    async fn silent(&self) {
+        let mut fell_silent = pin!(self.fell_silent.notified());
+        // From here on it is heard, so nothing is missed between the comparison and the wait.
+        fell_silent.as_mut().enable();
+        if self.silent_ticks() < SILENT_TICKS {
+            fell_silent.await;
         }
     }
 
@@ -209,37 +249,39 @@ impl Link {
     }
 
     /// Runs one session until it ends; says why it did. While it runs, [`Link::call`] uses it. `opened` is awaited once
-    /// calls can be made.
+    /// calls can be made. `units` is where records of units are asked for.
     pub async fn run(
         &self,
-        channel: Channel,
+        units: Units,
         requests: mpsc::Sender<v1::SessionRequest>,
-        mut answers: Streaming<v1::SessionResponse>,
+        answers: impl Stream<Item = Result<v1::SessionResponse, Status>>,
         opened: impl Future<Output = ()>,
     ) -> String {
         let table = Table::default();
-        let session = Session { requests: requests.clone(), table: table.clone(), channel };
+        let session = Session { requests: requests.clone(), table: table.clone(), units };
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
-        self.silent_ticks.send_replace(0);
+        self.silent_ticks.store(0, Ordering::Relaxed);
         let _end = SessionEnd { link: self, table: &table };
         opened.await;
-        self.pump(&table, &requests, &mut answers).await
+        self.pump(&table, &requests, pin!(answers)).await
     }
 
     async fn pump(
         &self,
         table: &Table,
         requests: &mpsc::Sender<v1::SessionRequest>,
-        answers: &mut Streaming<v1::SessionResponse>,
+        mut answers: Pin<&mut impl Stream<Item = Result<v1::SessionResponse, Status>>>,
     ) -> String {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ping_outstanding = None;
         loop {
             tokio::select! {
-                answer = answers.message() => match answer {
-                    Ok(Some(answer)) => {
-                        self.silent_ticks.send_if_modified(|ticks| std::mem::take(ticks) != 0);
+                // An answer that is there is a sign of life, whatever the time.
+                biased;
+                answer = answers.next() => match answer {
+                    Some(Ok(answer)) => {
+                        self.silent_ticks.store(0, Ordering::Relaxed);
                         self.suspect.store(false, Ordering::Relaxed);
                         let is_ping = ping_outstanding == Some(answer.request_id);
                         if is_ping || ping_outstanding == Some(UNSENT) {
@@ -249,17 +291,26 @@ impl Link {
                             deliver(table, answer);
                         }
                     }
-                    Ok(None) => return "the agent ended the session".to_owned(),
-                    Err(status) => return format!("the session broke: {}", status.message()),
+                    None => return "the agent ended the session".to_owned(),
+                    Some(Err(status)) => return format!("the session broke: {}", status.message()),
                 },
                 _ = tick.tick() => {
                     if ping_outstanding.is_some() {
-                        self.silent_ticks.send_modify(|ticks| *ticks = ticks.saturating_add(1));
+                        self.tick_unanswered();
                     } else if !lock(table).is_empty() {
                         ping_outstanding = Some(self.ping(requests));
                     }
                 }
             }
+        }
+    }
+
+    fn tick_unanswered(&self) {
+        // This session's task alone writes it.
+        let ticks = self.silent_ticks().saturating_add(1);
+        self.silent_ticks.store(ticks, Ordering::Relaxed);
+        if ticks >= SILENT_TICKS {
+            self.fell_silent.notify_waiters();
         }
     }
 
@@ -282,7 +333,7 @@ impl Drop for SessionEnd<'_> {
         *self.link.session.lock().unwrap_or_else(PoisonError::into_inner) = None;
         // Fails everything outstanding: dropping a sender is how a caller learns of the break.
         lock(self.table).clear();
-        self.link.silent_ticks.send_replace(0);
+        self.link.silent_ticks.store(0, Ordering::Relaxed);
         self.link.suspect.store(false, Ordering::Relaxed);
     }
 }
@@ -292,7 +343,7 @@ pub fn request_queue() -> (mpsc::Sender<v1::SessionRequest>, mpsc::Receiver<v1::
     mpsc::channel(QUEUED_REQUESTS_MAX)
 }
 
-fn lock(table: &Table) -> std::sync::MutexGuard<'_, HashMap<u64, Waiting>> {
+fn lock(table: &Table) -> std::sync::MutexGuard<'_, BTreeMap<u64, Waiting>> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
