@@ -4,7 +4,8 @@ use stripeset_proto::{limits, v1, v1::array_service_client::ArrayServiceClient};
 use tonic::transport::Channel;
 
 use crate::{
-    Array, ArrayStatus, Chunk, Client, Error, Explanation, Member, Place, array_types::members, retry::Repeat,
+    Array, ArrayStatus, CacheMode, CacheStats, Chunk, Client, Error, Explanation, Member, Place,
+    array_types::members, retry::Repeat,
 };
 
 /// Looks at an array and makes one. Made by [`Client::array`].
@@ -162,6 +163,77 @@ impl ArrayClient {
             async move { service.explain(request).await }
         };
         Ok(self.client.call(Repeat::Always, message, send).await?.into())
+    }
+
+    /// The rbio cache: what is in it, and what it counted since the coordinator started.
+    ///
+    /// # Errors
+    /// `Precondition` if there is no array yet.
+    ///
+    /// ```
+    /// # use stripeset_client::{CacheMode, Client};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cluster = stripeset_testing::Cluster::start(5, "raid5").await;
+    /// # let client = Client::connect(cluster.endpoint()).await?;
+    /// client.put_bytes("a", vec![1; 4096]).await?;
+    /// client.put_bytes("b", vec![2; 4096]).await?;
+    /// let cache = client.array().cache_stats().await?;
+    /// assert_eq!((cache.mode, cache.total.rmw_skips), (CacheMode::Drop, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn cache_stats(&self) -> Result<CacheStats, Error> {
+        let send = |request| {
+            let mut service = self.service();
+            async move { service.get_cache_stats(request).await }
+        };
+        self.client.call(Repeat::Always, v1::GetCacheStatsRequest {}, send).await?.try_into()
+    }
+
+    /// Changes what happens to cached sectors that are freed; in mode `drop`, whether the whole entry goes. A change empties
+    /// the cache.
+    ///
+    /// # Errors
+    /// `Precondition` for `stock` and `mark` unless the coordinator was started with `--unsafe`, `InvalidArgument` for `whole`
+    /// in another mode than `drop`.
+    ///
+    /// ```
+    /// # use stripeset_client::{CacheMode, Client};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cluster = stripeset_testing::Cluster::start(5, "raid5").await;
+    /// # let client = Client::connect(cluster.endpoint()).await?;
+    /// client.array().set_cache_mode(CacheMode::Off, false).await?;
+    /// assert!(client.array().set_cache_mode(CacheMode::Stock, false).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn set_cache_mode(&self, mode: CacheMode, whole: bool) -> Result<(), Error> {
+        let message = v1::SetCacheModeRequest { mode: v1::CacheMode::from(mode).into(), whole };
+        let send = |request| {
+            let mut service = self.service();
+            async move { service.set_cache_mode(request).await }
+        };
+        self.client.call(Repeat::Always, message, send).await.map(|_| ())
+    }
+
+    /// Changes how many bytes the cache may take, until the coordinator stops.
+    pub async fn set_cache_size(&self, capacity_bytes: u64) -> Result<(), Error> {
+        let send = |request| {
+            let mut service = self.service();
+            async move { service.set_cache_size(request).await }
+        };
+        self.client.call(Repeat::Always, v1::SetCacheSizeRequest { capacity_bytes }, send).await.map(|_| ())
+    }
+
+    /// Empties the cache.
+    pub async fn drop_cache(&self) -> Result<(), Error> {
+        let send = |request| {
+            let mut service = self.service();
+            async move { service.drop_cache(request).await }
+        };
+        self.client.call(Repeat::Always, v1::DropCacheRequest {}, send).await.map(|_| ())
     }
 
     fn service(&self) -> ArrayServiceClient<Channel> {

@@ -242,6 +242,38 @@ pub struct Explanation {
     pub parity: Vec<ParityPlace>,
     /// How a write of these bytes would be done, for people.
     pub plan: String,
+    /// The same for programs, by stripe.
+    pub stripe_plans: Vec<StripePlan>,
+}
+
+/// How a write of sectors of one stripe would be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StripePlan {
+    /// Index of the chunk.
+    pub chunk: u64,
+    /// Row of the stripe in the chunk.
+    pub stripe: u32,
+    /// In a word: `full`, `pages` (nothing is read), `reconstruct-write`, `parity-delta`, `whole-stripe`.
+    pub kind: String,
+    /// Sectors that would be read from members.
+    pub sectors_read: u32,
+    /// Members that they are on.
+    pub read_members: Vec<u32>,
+    /// Members that would be written to.
+    pub write_members: Vec<u32>,
+}
+
+impl From<v1::StripePlan> for StripePlan {
+    fn from(wire: v1::StripePlan) -> Self {
+        StripePlan {
+            chunk: wire.chunk,
+            stripe: wire.stripe,
+            kind: wire.kind,
+            sectors_read: wire.sectors_read,
+            read_members: wire.read_members,
+            write_members: wire.write_members,
+        }
+    }
 }
 
 fn uuid(field: &'static str, bytes: &[u8]) -> Result<Uuid, Error> {
@@ -369,6 +401,7 @@ impl From<v1::ExplainResponse> for Explanation {
             sectors: wire.sectors.into_iter().map(SectorPlace::from).collect(),
             parity: wire.parity.into_iter().map(ParityPlace::from).collect(),
             plan: wire.plan,
+            stripe_plans: wire.stripe_plans.into_iter().map(StripePlan::from).collect(),
         }
     }
 }

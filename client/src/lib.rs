@@ -25,6 +25,7 @@
 
 mod array;
 mod array_types;
+mod cache_types;
 mod client;
 mod connect;
 mod error;
@@ -37,8 +38,9 @@ mod retry;
 pub use array::{ArrayClient, ArrayPlan};
 pub use array_types::{
     Array, ArrayStatus, Capacity, Chunk, Explanation, Member, MemberErrors, MemberState, ParityPlace, Place,
-    Redundancy, SectorPlace, Version,
+    Redundancy, SectorPlace, StripePlan, Version,
 };
+pub use cache_types::{CacheCounters, CacheMode, CacheStats};
 pub use client::{Client, ClientBuilder};
 pub use error::Error;
 pub use get::ObjectReader;

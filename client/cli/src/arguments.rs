@@ -96,6 +96,9 @@ pub(crate) enum Command {
     /// Show where bytes are on the disks, and how a write there would be done
     #[command(after_help = "Example:\n  stripeset explain vm/disk --offset 1MiB --length 16KiB")]
     Explain(ExplainArguments),
+    /// Look at the rbio cache, which spares small writes their reads, or change it
+    #[command(subcommand, after_help = CACHE_EXAMPLES)]
+    Cache(CacheCommand),
     /// Ask a service whether it serves; exits 0 if it does, within 2 s
     Health {
         /// Address of an agent or a coordinator, HOST:PORT
@@ -191,6 +194,9 @@ pub(crate) struct DevClusterArguments {
     /// Address of the coordinator; port 0 takes a free one [default: 127.0.0.1:7420]
     #[arg(long, value_name = "ADDR", value_parser = address::parse_socket)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Bytes of memory for the coordinator's rbio cache [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::size)]
+    pub(crate) cache_size: Option<u64>,
     /// Let `fault` commands damage things on purpose
     #[arg(long)]
     pub(crate) faults: bool,
@@ -263,6 +269,12 @@ pub(crate) struct CoordinatorArguments {
     /// At a start, how long to wait for members that do not answer while the others suffice [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub(crate) start_patience: Option<String>,
+    /// Bytes of memory for the rbio cache [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_size: Option<String>,
+    /// Let cache modes be chosen in which parity can be poisoned, for experiments
+    #[arg(long)]
+    pub(crate) r#unsafe: bool,
     /// Print the settings and where each comes from, and do not serve
     #[arg(long)]
     pub(crate) print_config: bool,
@@ -328,6 +340,36 @@ pub(crate) struct GetArguments {
 pub(crate) enum MemberCommand {
     /// List the members: which disks they are, how far they are trusted, their errors
     List,
+}
+
+const CACHE_EXAMPLES: &str = "\
+Examples:
+  stripeset cache stats
+  stripeset cache set-size 1GiB
+  stripeset cache set-mode off";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// Show what is in it, and what it counted since the coordinator started
+    Stats,
+    /// Change what happens to cached sectors that are freed; a change empties the cache
+    SetMode {
+        /// drop: they are dropped. off: nothing is cached. stock (keep them, as the Linux kernel does) and mark (count what
+        /// dropping would cost) let parity be poisoned, and need a coordinator started with --unsafe
+        #[arg(value_name = "MODE")]
+        mode: stripeset_client::CacheMode,
+        /// With drop: drop the whole entry instead of the sectors that are freed
+        #[arg(long)]
+        whole: bool,
+    },
+    /// Change how many bytes it may take, until the coordinator stops
+    SetSize {
+        /// Bytes; 0 keeps nothing
+        #[arg(value_name = "BYTES", value_parser = quantity::size)]
+        bytes: u64,
+    },
+    /// Empty it
+    Drop,
 }
 
 #[derive(Args, Debug)]

@@ -53,6 +53,8 @@ const LOG_LINES_SHOWN: usize = 5;
 pub(crate) struct Cluster {
     folder: Folder,
     memory: Memory,
+    /// Settings of the coordinator that are for this run alone.
+    coordinator_flags: Vec<OsString>,
     program: PathBuf,
     processes: BTreeMap<ProcessName, Process>,
     exits_sender: mpsc::Sender<Exit>,
@@ -70,9 +72,23 @@ impl Cluster {
         ports::until_free(&addresses).await?;
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find this program itself: {error}")))?;
+        let mut coordinator_flags: Vec<OsString> = Vec::new();
+        if wish.is_unsafe {
+            coordinator_flags.push("--unsafe".into());
+        }
+        if let Some(bytes) = wish.cache_bytes {
+            coordinator_flags.extend(["--cache-size".into(), bytes.to_string().into()]);
+        }
         let (exits_sender, exits) = mpsc::channel(EXITS_WAITING_MAX);
-        let mut cluster =
-            Cluster { folder, memory, program, processes: BTreeMap::new(), exits_sender, exits };
+        let mut cluster = Cluster {
+            folder,
+            memory,
+            coordinator_flags,
+            program,
+            processes: BTreeMap::new(),
+            exits_sender,
+            exits,
+        };
         let names = (0..cluster.memory.agents.len()).map(ProcessName::Agent);
         for name in names.chain([ProcessName::Coordinator]) {
             // What was started already is killed when it is dropped.
@@ -129,6 +145,7 @@ impl Cluster {
             }
             ProcessName::Coordinator => {
                 arguments.extend(["coordinator".into(), "--state".into(), folder.join("state").into()]);
+                arguments.extend(self.coordinator_flags.iter().cloned());
             }
         }
         arguments.extend(["--listen".into(), address.to_string().into()]);

@@ -1,6 +1,7 @@
 //! The commands that talk to a coordinator and end: each in a file of its own.
 
 mod array;
+mod cache;
 mod explain;
 mod get;
 mod health;
@@ -31,6 +32,7 @@ pub(crate) async fn run(command: Command, endpoint: &str, output: Output) -> Res
         Command::Status => status::run(endpoint, output).await,
         Command::Member(MemberCommand::List) => member::list(&connect(endpoint).await?, output).await,
         Command::Explain(arguments) => explain::run(endpoint, arguments, output).await,
+        Command::Cache(command) => cache::run(&connect(endpoint).await?, command, output).await,
         Command::Array(ArrayCommand::Create(arguments)) => array::create(endpoint, arguments, output).await,
         Command::Array(ArrayCommand::Show) => array::show(&connect(endpoint).await?, output).await,
         Command::Health { address } => health::run(&address, output).await,

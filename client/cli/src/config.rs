@@ -107,10 +107,12 @@ impl Values {
             let text = match value {
                 toml::Value::String(text) => text,
                 toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Boolean(yes) => yes.to_string(),
                 other => {
                     let given = other.type_str();
-                    self.mistakes
-                        .push(format!("{shown}: {key} is of type {given}: write a string or a number"));
+                    self.mistakes.push(format!(
+                        "{shown}: {key} is of type {given}: write a string, a number, true or false"
+                    ));
                     continue;
                 }
             };
@@ -249,14 +251,14 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_told_at_once() {
-        let mut all = values("dsik = 'a'\nsize = true", &[], &[("start_patience", "soon")]);
+        let mut all = values("dsik = 'a'\nsize = [1]", &[], &[("start_patience", "soon")]);
         assert_eq!(all.required("disk", |text| Ok(text.to_owned())), None);
         assert_eq!(all.optional("start_patience", crate::quantity::duration), None);
         let message = all.checked().unwrap_err().message;
         for part in [
             "4 mistakes",
             "unknown setting \"dsik\"",
-            "size is of type boolean",
+            "size is of type array",
             "disk is not set",
             "flag --start-patience",
         ] {

@@ -63,6 +63,7 @@ pub(crate) async fn run(arguments: DemoArguments, output: Output) -> Result<(), 
         data: Some(data),
         unit_bytes: None,
         listen: Some(([127, 0, 0, 1], 0).into()),
+        ..Wish::default()
     };
     let objects = job.found.files.len();
     eprintln!("storing {objects} files ({}) in {}", show_size(job.found.bytes()), folder.root().display());

@@ -86,7 +86,6 @@ fn tell_what_has_no_effect(arguments: &DevClusterArguments) {
         ("--metadata", arguments.metadata.is_some(), "metadata lives in a file of the coordinator for now"),
         ("--policy", arguments.policy.is_some(), "this version has one policy"),
         ("--faults", arguments.faults, "this version has no `fault` commands"),
-        ("--unsafe", arguments.r#unsafe, "this version has no cache modes to allow"),
     ];
     for (flag, given, why) in flags {
         if given {
@@ -103,6 +102,8 @@ fn wish(arguments: &DevClusterArguments) -> Wish {
         metadata: arguments.metadata.as_ref().map(|profile| profile.word.clone()),
         unit_bytes: arguments.unit,
         listen: arguments.listen,
+        is_unsafe: arguments.r#unsafe,
+        cache_bytes: arguments.cache_size,
     }
 }
 

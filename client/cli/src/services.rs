@@ -25,10 +25,12 @@ const AGENT_SETTINGS: [Setting; 3] = [
     Setting { name: "listen", default: Some("127.0.0.1:7421") },
 ];
 
-const COORDINATOR_SETTINGS: [Setting; 3] = [
+const COORDINATOR_SETTINGS: [Setting; 5] = [
     Setting { name: "state", default: None },
     Setting { name: "listen", default: Some("127.0.0.1:7420") },
     Setting { name: "start_patience", default: Some("5s") },
+    Setting { name: "cache_size", default: Some("256MiB") },
+    Setting { name: "unsafe", default: Some("false") },
 ];
 
 /// Prefix of the environment variables that set up an agent.
@@ -66,6 +68,8 @@ pub(crate) async fn coordinator(arguments: CoordinatorArguments, output: Output)
         ("state", arguments.state),
         ("listen", arguments.listen),
         ("start_patience", arguments.start_patience),
+        ("cache_size", arguments.cache_size),
+        ("unsafe", arguments.r#unsafe.then(|| "true".to_owned())),
     ];
     let mut values = config::gather(
         &COORDINATOR_SETTINGS,
@@ -77,15 +81,19 @@ pub(crate) async fn coordinator(arguments: CoordinatorArguments, output: Output)
     let state = values.required("state", path);
     let listen = values.required("listen", address::parse_socket);
     let start_patience = values.required("start_patience", quantity::duration);
+    let cache_bytes = values.required("cache_size", memory);
+    let is_unsafe = values.required("unsafe", yes_or_no);
     values.checked()?;
     let (Some(state), Some(listen), Some(start_patience)) = (state, listen, start_patience) else {
         return Ok(());
     };
+    let (Some(cache_bytes), Some(is_unsafe)) = (cache_bytes, is_unsafe) else { return Ok(()) };
     if arguments.print_config {
         return show(&values, output);
     }
     let stop = begin(arguments.child_of)?;
-    let config = CoordinatorConfig { start_patience, ..CoordinatorConfig::new(listen, state) };
+    let config =
+        CoordinatorConfig { start_patience, cache_bytes, is_unsafe, ..CoordinatorConfig::new(listen, state) };
     let coordinator = Coordinator::bind(config).await;
     let coordinator = coordinator.map_err(|error| Failure::failed(format!("cannot serve: {error}")))?;
     bounded(coordinator.serve(stop.clone()), &stop).await
@@ -93,6 +101,15 @@ pub(crate) async fn coordinator(arguments: CoordinatorArguments, output: Output)
 
 fn path(text: &str) -> Result<PathBuf, String> {
     if text.is_empty() { Err("an empty path".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+fn memory(text: &str) -> Result<usize, String> {
+    let bytes = quantity::size(text)?;
+    usize::try_from(bytes).map_err(|_| format!("{bytes} bytes: more than this machine can address"))
+}
+
+fn yes_or_no(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
 }
 
 fn show(values: &Values, output: Output) -> Result<(), Failure> {

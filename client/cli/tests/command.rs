@@ -7,6 +7,8 @@
 
 #[path = "command/agent_kill.rs"]
 mod agent_kill;
+#[path = "command/cache.rs"]
+mod cache;
 #[path = "command/crash.rs"]
 mod crash;
 #[path = "command/demo.rs"]

@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use crate::engine::CACHE_BYTES;
+
 /// Configuration of one coordinator.
 #[derive(Clone, Debug)]
 pub struct CoordinatorConfig {
@@ -11,6 +13,10 @@ pub struct CoordinatorConfig {
     pub state: PathBuf,
     /// At a start, how long to wait for members that do not answer while the others suffice to serve.
     pub start_patience: Duration,
+    /// Bytes of memory for the rbio cache.
+    pub cache_bytes: usize,
+    /// Modes of the cache may be chosen in which parity can be poisoned.
+    pub is_unsafe: bool,
 }
 
 impl CoordinatorConfig {
@@ -19,6 +25,12 @@ impl CoordinatorConfig {
 
     /// A configuration with defaults for all but the two that have none.
     pub fn new(listen: SocketAddr, state: PathBuf) -> Self {
-        CoordinatorConfig { listen, state, start_patience: Self::START_PATIENCE }
+        CoordinatorConfig {
+            listen,
+            state,
+            start_patience: Self::START_PATIENCE,
+            cache_bytes: CACHE_BYTES,
+            is_unsafe: false,
+        }
     }
 }

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use stripeset_proto::{Error, convert::Identity, v1};
 use stripeset_stripe::{
     SECTOR_BYTES, Version,
+    bits::Bits,
     geometry::{Logical, Place, Shard, StripeAddress},
 };
 
@@ -45,17 +46,52 @@ impl Array {
         };
         let versions = self.versions_of(&sectors).await;
         let place = |(offset, logical): &(u64, Logical)| self.sector(*offset, *logical, &versions);
-        let plan = sectors.first().map(|(_, logical)| {
-            let stripe = self.stripe_of(*logical);
-            let in_first =
-                sectors.iter().filter(|(_, logical)| self.stripe_of(*logical).address() == stripe.address());
-            self.plan(&stripe, in_first.count())
-        });
+        let stripe_plans = self.plans(&sectors);
         Ok(v1::ExplainResponse {
             sectors: sectors.iter().map(place).collect(),
             parity: self.parity(&sectors),
-            plan: plan.unwrap_or_else(|| "no sectors".to_owned()),
+            plan: stripe_plans.first().map_or_else(|| "no sectors".to_owned(), sentence),
+            stripe_plans,
         })
+    }
+
+    /// How a write of the sectors would be done, by stripe.
+    fn plans(&self, sectors: &Sectors) -> Vec<v1::StripePlan> {
+        let geometry = self.engine.extents.geometry();
+        let mut covered: BTreeMap<StripeAddress, Bits> = BTreeMap::new();
+        for (_, logical) in sectors {
+            let place = geometry.place(*logical);
+            let bits = covered.entry(place.stripe).or_insert_with(|| Bits::new(geometry.stripe_sectors()));
+            bits.set(usize::from(place.shard.0) * geometry.unit_sectors() + place.sector as usize, true);
+        }
+        covered.iter().map(|(address, covered)| self.stripe_plan(*address, covered)).collect()
+    }
+
+    fn stripe_plan(&self, address: StripeAddress, covered: &Bits) -> v1::StripePlan {
+        let stripe = self.engine.extents.stripe(address);
+        let key = self.engine.cache_key(&stripe);
+        let plan = self.engine.plan_partial(&stripe, covered, self.engine.cache().peek(&key));
+        let geometry = stripe.geometry();
+        let (k, unit_sectors) = (geometry.profile().data_shards(), geometry.unit_sectors());
+        let reads = |shard: usize| match shard < k {
+            true => (0..unit_sectors).any(|sector| plan.read.get(shard * unit_sectors + sector)),
+            false => !plan.read_parity.none(),
+        };
+        let writes = |shard: usize| {
+            shard >= k || (0..unit_sectors).any(|sector| covered.get(shard * unit_sectors + sector))
+        };
+        let members = |asked: &dyn Fn(usize) -> bool| {
+            let shards = stripe.shards().filter(|shard| asked(usize::from(shard.0)));
+            shards.map(|shard| stripe.place(shard).member.0).collect()
+        };
+        v1::StripePlan {
+            chunk: address.chunk.0,
+            stripe: address.row.0,
+            kind: plan.kind.word().to_owned(),
+            sectors_read: plan.sectors_read(geometry) as u32,
+            read_members: members(&reads),
+            write_members: members(&writes),
+        }
     }
 
     fn object_sectors(&self, range: &v1::ObjectRange) -> Result<Sectors, Error> {
@@ -86,10 +122,6 @@ impl Array {
         Ok(sectors)
     }
 
-    fn stripe_of(&self, logical: Logical) -> StripeRef {
-        self.engine.extents.stripe(self.engine.extents.geometry().place(logical).stripe)
-    }
-
     /// Where the first sector of a shard starts on its member's disk; 0 if that member was never reached.
     fn shard_offset(&self, stripe: &StripeRef, shard: Shard) -> u64 {
         let place = stripe.place(shard);
@@ -116,8 +148,13 @@ impl Array {
             disk_offset: self.shard_offset(&stripe, shard) + u64::from(sector) * SECTOR_BYTES as u64,
             version: versions.get(&(address, shard)).map(|version| (*version).into()),
             live: self.engine.extents.live(address, in_stripe),
-            cached: false,
+            cached: self.is_cached(&stripe, in_stripe),
         }
+    }
+
+    fn is_cached(&self, stripe: &StripeRef, sector: usize) -> bool {
+        let key = self.engine.cache_key(stripe);
+        self.engine.cache().peek(&key).is_some_and(|pages| pages.get(sector).is_some())
     }
 
     /// Parity, or further copies, of the verticals touched; one entry for each run of neighbouring ones.
@@ -175,6 +212,16 @@ impl Array {
             pending.unwrap_or_default().max(stripeset_proto::convert::version(record.committed_version))
         })
     }
+}
+
+/// A plan for people.
+fn sentence(plan: &v1::StripePlan) -> String {
+    let writes = plan.write_members.len();
+    if plan.sectors_read == 0 {
+        return format!("{}: reads nothing, writes to {writes} members", plan.kind);
+    }
+    let (sectors, members) = (plan.sectors_read, plan.read_members.len());
+    format!("{}: reads {sectors} sectors of {members} members, writes to {writes} members", plan.kind)
 }
 
 /// Runs of neighbouring numbers: first and count.

@@ -47,6 +47,7 @@ impl Shared {
     fn start(&self, record: ArrayRecord) -> Result<Arc<Array>, Error> {
         let patience = self.config.start_patience;
         let array = Array::start(record, self.meta.clone(), self.versions.clone(), patience)?;
+        array.engine.cache().set_capacity(self.config.cache_bytes);
         *self.array.write().unwrap_or_else(PoisonError::into_inner) = Some(array.clone());
         Ok(array)
     }

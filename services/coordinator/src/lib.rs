@@ -5,6 +5,7 @@
 //! [`members`] for who is trusted, [`objects`] for what users see.
 
 pub mod array;
+mod cache;
 pub mod config;
 pub mod engine;
 mod explain;

@@ -4,7 +4,7 @@ use stripeset_proto::{convert::uuid_bytes, v1};
 
 use crate::{
     array::{Array, Phase},
-    extents::{Chunk, StripeRef},
+    extents::Chunk,
     members::{Member, Service, link::TICK},
 };
 
@@ -114,19 +114,6 @@ impl Array {
         let whole =
             members.checked_sub(geometry.profile().members() - tolerated).map(|left| left.min(tolerated));
         left.chain(chunks.is_empty().then_some(whole)).min().flatten()
-    }
-
-    /// How a write of data sectors `first..end` of a stripe would be done.
-    pub fn plan(&self, stripe: &StripeRef, sectors: usize) -> String {
-        let profile = stripe.geometry().profile();
-        if sectors == stripe.geometry().stripe_sectors() {
-            return format!("full: no reads, writes to {} members", profile.shards());
-        }
-        let parities = profile.parity_shards();
-        format!(
-            "partial: reads the {} data shards of the verticals, writes the touched ones and {parities} parities",
-            profile.data_shards()
-        )
     }
 }
 

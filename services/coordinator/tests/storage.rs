@@ -6,7 +6,7 @@
 
 use std::{os::unix::fs::FileExt, time::Duration};
 
-use stripeset_client::{Client, ErrorKind, MemberState, Place, RetryPolicy, SectorPlace};
+use stripeset_client::{CacheMode, Client, ErrorKind, MemberState, Place, RetryPolicy, SectorPlace};
 use stripeset_proto::v1::{self, agent_service_client::AgentServiceClient};
 use stripeset_testing::{Cluster, DISK_BYTES};
 use tokio::time::Instant;
@@ -305,6 +305,8 @@ async fn damage_beyond_tolerance_is_said_and_never_served() {
 async fn a_rotten_neighbour_is_repaired_before_parity_is_computed() {
     let mut cluster = Cluster::start(5, "raid5").await;
     let client = client(&cluster).await;
+    // A write that takes its neighbours from the cache does not meet what is on the disks.
+    client.array().set_cache_mode(CacheMode::Off, false).await.unwrap();
     let neighbour = content(9, 4096);
     client.put_bytes("neighbour", neighbour.clone()).await.unwrap();
     let place = sectors(&client, "neighbour", 0, 1).await.remove(0);

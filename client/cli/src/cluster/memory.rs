@@ -35,6 +35,9 @@ pub(crate) struct Wish {
     pub(crate) metadata: Option<String>,
     pub(crate) unit_bytes: Option<u32>,
     pub(crate) listen: Option<SocketAddr>,
+    /// For this run alone; so is what follows.
+    pub(crate) is_unsafe: bool,
+    pub(crate) cache_bytes: Option<u64>,
 }
 
 impl Memory {

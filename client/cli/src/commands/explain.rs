@@ -10,6 +10,17 @@ struct Explained {
     sectors: Vec<Sector>,
     parity: Vec<Parity>,
     plan: String,
+    plans: Vec<Plan>,
+}
+
+#[derive(Serialize)]
+struct Plan {
+    chunk: u64,
+    stripe: u32,
+    kind: String,
+    sectors_read: u32,
+    read_members: Vec<u32>,
+    write_members: Vec<u32>,
 }
 
 #[derive(Serialize)]
@@ -80,7 +91,20 @@ fn document(explanation: &Explanation) -> Explained {
         disk_offset: place.disk_offset,
         length: place.length,
     });
-    Explained { sectors: sectors.collect(), parity: parity.collect(), plan: explanation.plan.clone() }
+    let plans = explanation.stripe_plans.iter().map(|plan| Plan {
+        chunk: plan.chunk,
+        stripe: plan.stripe,
+        kind: plan.kind.clone(),
+        sectors_read: plan.sectors_read,
+        read_members: plan.read_members.clone(),
+        write_members: plan.write_members.clone(),
+    });
+    Explained {
+        sectors: sectors.collect(),
+        parity: parity.collect(),
+        plan: explanation.plan.clone(),
+        plans: plans.collect(),
+    }
 }
 
 fn text(explanation: &Explanation) -> String {

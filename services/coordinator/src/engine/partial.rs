@@ -48,13 +48,7 @@ impl Engine {
     ) -> Result<Written, WriteError> {
         let geometry = stripe.geometry();
         let covered = new.covered(geometry.stripe_sectors());
-        let content = |sector: usize| match &pages {
-            Some(pages) if pages.knows(sector) => Content::Known,
-            // What was freed was not vouched for since; and what is written now was freed before it was allocated.
-            Some(_) if !covered.get(sector) && self.extents.live(stripe.address(), sector) => Content::Agreed,
-            _ => Content::Unsure,
-        };
-        let plan = plan(geometry, &covered, content, self.reading());
+        let plan = self.plan_partial(stripe, &covered, pages.as_ref());
         let known = pages.as_ref().map(|pages| &pages.summary);
         let Some(fetched) = self.fetch(stripe, &plan, known).await else {
             return self.write_thoroughly(owned, stripe, new, pages).await;
@@ -88,6 +82,17 @@ impl Engine {
         }
         let owned = self.decide(owned, stripe, version, operations).await?;
         Ok(Written { version, owned, pages: kept })
+    }
+
+    /// How the covered data sectors would be written with these pages.
+    pub fn plan_partial(&self, stripe: &StripeRef, covered: &Bits, pages: Option<&Pages<Bytes>>) -> Plan {
+        let content = |sector: usize| match pages {
+            Some(pages) if pages.knows(sector) => Content::Known,
+            // What was freed was not vouched for since; and what is written now was freed before it was allocated.
+            Some(_) if !covered.get(sector) && self.extents.live(stripe.address(), sector) => Content::Agreed,
+            _ => Content::Unsure,
+        };
+        plan(stripe.geometry(), covered, content, self.reading())
     }
 
     /// Looks at the verticals on all members, repairs what can be repaired, and writes. `taken` are pages that are of no use

@@ -62,4 +62,35 @@ impl ArrayService for ArrayHandler {
         };
         Ok(Response::new(self.shared.existing()?.explain(place).await?))
     }
+
+    async fn get_cache_stats(
+        &self,
+        _request: Request<v1::GetCacheStatsRequest>,
+    ) -> Result<Response<v1::GetCacheStatsResponse>, Status> {
+        Ok(Response::new(self.shared.existing()?.cache_stats()))
+    }
+
+    async fn set_cache_mode(
+        &self,
+        request: Request<v1::SetCacheModeRequest>,
+    ) -> Result<Response<v1::SetCacheModeResponse>, Status> {
+        self.shared.existing()?.set_cache_mode(request.into_inner(), self.shared.config.is_unsafe)?;
+        Ok(Response::new(v1::SetCacheModeResponse {}))
+    }
+
+    async fn set_cache_size(
+        &self,
+        request: Request<v1::SetCacheSizeRequest>,
+    ) -> Result<Response<v1::SetCacheSizeResponse>, Status> {
+        self.shared.existing()?.set_cache_size(request.into_inner().capacity_bytes)?;
+        Ok(Response::new(v1::SetCacheSizeResponse {}))
+    }
+
+    async fn drop_cache(
+        &self,
+        _request: Request<v1::DropCacheRequest>,
+    ) -> Result<Response<v1::DropCacheResponse>, Status> {
+        self.shared.existing()?.engine.cache().clear();
+        Ok(Response::new(v1::DropCacheResponse {}))
+    }
 }
