@@ -105,11 +105,11 @@ fn path(text: &str) -> Result<PathBuf, String> {
 
 fn memory(text: &str) -> Result<usize, String> {
     let bytes = quantity::size(text)?;
-    usize::try_from(bytes).map_err(|_| format!("{bytes} bytes: more than this machine can address"))
+    usize::try_from(bytes).map_err(|_too_large| format!("{bytes} bytes: more than this machine can address"))
 }
 
 fn yes_or_no(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
+    text.parse().map_err(|_neither| format!("{text:?} is neither true nor false"))
 }
 
 fn show(values: &Values, output: Output) -> Result<(), Failure> {

@@ -73,7 +73,7 @@ async fn modes_that_let_parity_be_poisoned_have_to_be_asked_for() {
     assert!(refused.stderr.contains("--unsafe"), "{}", refused.stderr);
     dev.run(&["cache", "set-mode", "sometimes"]).await.expect(2);
     dev.run(&["cache", "set-size", "much"]).await.expect(2);
-    dev.run(&["cache", "set-mode", "off", "--whole"]).await.expect(1);
+    dev.run(&["cache", "set-mode", "off", "--whole"]).await.expect(2);
     dev.run(&["cache", "set-mode", "drop", "--whole"]).await.expect(0);
     assert_eq!(dev.json(&["cache", "stats"]).await["whole"], true);
 
