@@ -93,7 +93,9 @@ async fn the_cluster_is_shown_with_every_field() {
     assert!(!array["chunks"].as_array().unwrap().is_empty());
 
     let explained = dev.json(&["explain", "a", "--offset", "65536", "--length", "8KiB"]).await;
-    assert_eq!(fields(&explained), ["parity", "plan", "sectors"]);
+    assert_eq!(fields(&explained), ["parity", "plan", "plans", "sectors"]);
+    let plan = ["chunk", "kind", "read_members", "sectors_read", "stripe", "write_members"];
+    assert_eq!(fields(&explained["plans"][0]), plan);
     let sectors = explained["sectors"].as_array().unwrap();
     assert_eq!(sectors.len(), 2);
     let sector = [
