@@ -169,6 +169,16 @@ impl Meta {
             }
         };
         tables::prepare(&database)?;
+        Ok(Meta::written_by_task(database))
+    }
+
+    /// What a coordinator finds after the one before it, and the runtime that it ran on, has died: the database in memory
+    /// with its last commit.
+    pub fn after_crash(&self) -> Meta {
+        Meta::written_by_task(self.database.clone())
+    }
+
+    fn written_by_task(database: Arc<Database>) -> Meta {
         let (changes, mut queue) = mpsc::channel(CHANGES_QUEUED_MAX);
         let writer = database.clone();
         tokio::spawn(async move {
@@ -176,7 +186,7 @@ impl Meta {
                 && write_waiting(&writer, first, &mut queue)
             {}
         });
-        Ok(Meta { database, changes })
+        Meta { database, changes }
     }
 
     /// A frozen view of the last commit.
