@@ -10,19 +10,20 @@ use serde::Deserialize;
 const PREFIX: &str = "stripeset-";
 
 /// Each crate and those it may use, without the prefix.
-const MAY_USE: [(&str, &[&str]); 8] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("stripe", &[]),
     ("telemetry", &[]),
     ("proto", &["stripe"]),
     ("agent", &["proto", "stripe", "telemetry"]),
     ("coordinator", &["proto", "stripe", "telemetry"]),
+    ("sim", &["agent", "coordinator", "proto", "stripe"]),
     ("client", &["proto"]),
     ("testing", &["agent", "coordinator", "proto", "telemetry"]),
     ("cli", &["agent", "client", "coordinator", "proto", "stripe", "telemetry"]),
 ];
 
 /// Used by tests, never by what is shipped.
-const FOR_TESTS: [&str; 1] = ["testing"];
+const FOR_TESTS: [&str; 2] = ["testing", "sim"];
 
 #[derive(Deserialize)]
 struct Metadata {
