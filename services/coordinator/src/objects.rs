@@ -111,6 +111,7 @@ impl From<&WriteError> for Error {
             | WriteError::NeighbourAway { .. }
             | WriteError::NeighbourLost { .. }
             | WriteError::ParityStale
+            | WriteError::BeingResolved
             | WriteError::Stopping => ErrorKind::Unavailable,
             WriteError::Refused { refusal, .. } => match refusal.kind {
                 v1::RefusalKind::ResourceExhausted => ErrorKind::Busy,

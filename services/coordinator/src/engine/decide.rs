@@ -13,9 +13,6 @@ use crate::{
     members::{ErrorCount, Service, link::CallError},
 };
 
-/// How long a write waits for a member that has just come back and whose pending writes are being resolved.
-const RESOLVE_PATIENCE: Duration = Duration::from_secs(3);
-
 /// How often an abort that was not answered is repeated while the stripe stays locked.
 const ABORT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -28,6 +25,10 @@ impl Engine {
         version: Version,
         operations: Operations,
     ) -> Result<Owned, WriteError> {
+        // Not waited for with the lock held: who resolves may need it.
+        if !owned.gave_up_waiting() && self.is_being_resolved(stripe) {
+            return Err(WriteError::BeingResolved);
+        }
         let shards: Vec<Shard> = operations.iter().map(|(shard, _)| *shard).collect();
         let prepares =
             operations.into_iter().map(|(shard, operation)| self.prepare(stripe, shard, operation));
@@ -86,10 +87,6 @@ impl Engine {
         let member = self.member_of(stripe, shard);
         if member.is_out() {
             return Ok(());
-        }
-        if member.service() == Service::Fenced {
-            // If it takes too long the call below says so.
-            let _ = tokio::time::timeout(RESOLVE_PATIENCE, member.resolved()).await;
         }
         if member.service() != Service::InService {
             return Err(CallError::Away);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use stripeset_stripe::{
     SECTOR_BYTES, Version,
     bits::Bits,
@@ -16,7 +16,7 @@ use stripeset_stripe::{
 };
 
 use super::{
-    Engine, Weak,
+    Engine, HEDGE, Weak,
     shard::{ShardRead, ShardRequest},
 };
 use crate::extents::StripeRef;
@@ -44,10 +44,14 @@ impl Engine {
         if !requests.iter().all(|request| self.member_of(stripe, request.shard).worth_asking()) {
             return None;
         }
-        let reads = requests
-            .iter()
-            .map(|request| async { self.read_shard(stripe, *request).await.map(|read| (*request, read)) });
-        let reads = try_join_all(reads).await.ok()?;
+        let reads = requests.iter().map(|request| async {
+            let read = tokio::time::timeout(HEDGE, self.read_shard(stripe, *request)).await;
+            if read.is_err() {
+                self.member_of(stripe, request.shard).link.suspect();
+            }
+            read.ok()?.ok().map(|read| (*request, read))
+        });
+        let reads = join_all(reads).await.into_iter().collect::<Option<Vec<_>>>()?;
         let summary = match known {
             Some(known) => known.clone(),
             None => {

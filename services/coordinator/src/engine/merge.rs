@@ -102,7 +102,7 @@ impl Engine {
                 Some(held) => held,
                 None if self.waiting_writes.end(stripe.address()) => return,
                 None => {
-                    let mut owned = self.own(&stripe).await;
+                    let mut owned = self.own_to_write(&stripe).await;
                     let pages = owned.begin();
                     Held { owned, pages, in_a_row: 0 }
                 }
@@ -127,7 +127,7 @@ impl Engine {
             && tries.again(error).await
         {
             // What made the first attempt fail may be what its plan did not look at.
-            let mut owned = self.own(stripe).await;
+            let mut owned = self.own_to_write(stripe).await;
             owned.begin_without_pages();
             written = self.write_thoroughly(owned, stripe, &new, None).await;
         }

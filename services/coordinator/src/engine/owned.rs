@@ -3,19 +3,26 @@
 //! Whoever writes a stripe begins first, whatever kind of write it is: so no entry of the cache outlives a write that it
 //! does not know of. What is not finished is given up when the hold ends, however it ends.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use stripeset_stripe::cache::{Insert, Pages, StripeKey};
 
 use super::{Engine, locks::StripeGuard};
-use crate::extents::StripeRef;
+use crate::{
+    extents::StripeRef,
+    members::{Member, Service},
+};
+
+/// How long a write waits for members that have just come back and whose pending writes are being resolved.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Holds one stripe.
 pub(super) struct Owned {
     engine: Arc<Engine>,
     key: StripeKey,
     begun: bool,
+    gave_up_waiting: bool,
     // Given back after `drop` below has run.
     _guard: StripeGuard,
 }
@@ -24,11 +31,37 @@ impl Engine {
     /// Waits for the stripe's lock.
     pub(super) async fn own(self: &Arc<Self>, stripe: &StripeRef) -> Owned {
         let guard = self.locks.lock(stripe.address()).await;
-        Owned { engine: self.clone(), key: self.cache_key(stripe), begun: false, _guard: guard }
+        let key = self.cache_key(stripe);
+        Owned { engine: self.clone(), key, begun: false, gave_up_waiting: false, _guard: guard }
+    }
+
+    /// Waits for the stripe's lock, for a write. First for members that are being taken back: that takes the lock too, if a
+    /// write of this stripe is pending there.
+    pub(super) async fn own_to_write(self: &Arc<Self>, stripe: &StripeRef) -> Owned {
+        let resolved = async {
+            for shard in stripe.shards() {
+                self.member_of(stripe, shard).resolved().await;
+            }
+        };
+        let in_time = tokio::time::timeout(RESOLVE_PATIENCE, resolved).await.is_ok();
+        let mut owned = self.own(stripe).await;
+        owned.gave_up_waiting = !in_time;
+        owned
+    }
+
+    /// Whether a member of the stripe that is not out is being taken back.
+    pub(super) fn is_being_resolved(&self, stripe: &StripeRef) -> bool {
+        let resolving = |member: &Member| !member.is_out() && member.service() == Service::Fenced;
+        stripe.shards().any(|shard| resolving(self.member_of(stripe, shard)))
     }
 }
 
 impl Owned {
+    /// Members that are being taken back were waited for long enough: they count as away.
+    pub(super) fn gave_up_waiting(&self) -> bool {
+        self.gave_up_waiting
+    }
+
     /// A write begins: takes what the cache has of the stripe.
     pub(super) fn begin(&mut self) -> Option<Pages<Bytes>> {
         self.give_up();

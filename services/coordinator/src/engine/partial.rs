@@ -108,8 +108,14 @@ impl Engine {
         let covered = new.covered(geometry.stripe_sectors());
         let verticals = || covered.iter_ones().map(|sector| sector % geometry.unit_sectors());
         let (first, last) = (verticals().min().unwrap_or(0), verticals().max().unwrap_or(0));
-        let range = Gather { first_sector: first as u32, sectors: (last - first + 1) as u32, patient: true };
-        let mut gathered = self.gather(stripe, range).await;
+        let hasty = Gather { first_sector: first as u32, sectors: (last - first + 1) as u32, patient: false };
+        let range = Gather { patient: true, ..hasty };
+        let mut gathered = self.gather(stripe, hasty).await;
+        let whole_shards = gathered.damage.iter().any(|damage| matches!(damage, Damage::Shard(_)));
+        if gathered.absent_might_help || gathered.summary.is_none() || whole_shards {
+            // Who is slow may be the one that knows better.
+            gathered = self.gather(stripe, range).await;
+        }
         self.count_damage(stripe, &gathered);
         if self.rebuild_damaged_shards(stripe, &gathered).await {
             gathered = self.gather(stripe, range).await;
@@ -198,7 +204,9 @@ impl Engine {
         for (shard, column) in gathered.data.iter().enumerate() {
             for sector in column.lost.iter_ones().filter(|sector| !covered.get(index(shard, *sector))) {
                 if self.extents.live(stripe.address(), index(shard, sector)) {
-                    return Err(if gathered.absent_might_help {
+                    return Err(if gathered.absent_might_help && self.is_being_resolved(stripe) {
+                        WriteError::BeingResolved
+                    } else if gathered.absent_might_help {
                         WriteError::NeighbourAway { members: self.away(stripe) }
                     } else {
                         let shard = stripeset_stripe::geometry::Shard(shard as u8);

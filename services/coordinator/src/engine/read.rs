@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use stripeset_stripe::{SECTOR_BYTES, Version, geometry::Shard};
 
 use super::{Engine, HEDGE, ReadError, gather::Gather, shard::ShardRequest};
-use crate::extents::StripeRef;
+use crate::{extents::StripeRef, members::link::CALL_LIMIT};
 
 /// Neighbouring sectors of one data shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,9 @@ pub struct ReadRange {
     pub version: Version,
 }
 
-/// Longest that one read of a stripe may take in all, waits for its lock included.
-const READ_LIMIT: Duration = Duration::from_secs(20);
+/// Longest that one read of a stripe may take in all, waits for its lock included: a write that holds it may have to find
+/// out that a member is silent, which takes [`CALL_LIMIT`].
+const READ_LIMIT: Duration = CALL_LIMIT.saturating_add(Duration::from_secs(10));
 
 impl Engine {
     /// Reads ranges of one stripe; one `Bytes` for each, in order.

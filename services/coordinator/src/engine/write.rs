@@ -73,6 +73,9 @@ pub enum WriteError {
     /// The parities that answer missed a write, and could not be rebuilt yet.
     #[error("the parities of the stripe missed a write and are being rebuilt")]
     ParityStale,
+    /// A member has just come back, and its pending writes are being resolved.
+    #[error("a member has just come back and is being taken in")]
+    BeingResolved,
     /// An out-mark could not be stored.
     #[error(transparent)]
     Store(#[from] MetaError),
@@ -90,7 +93,7 @@ impl WriteError {
         let passing = [ResourceExhausted, Busy, Expired, BelowFloor, VersionMismatch, Damaged];
         match self {
             WriteError::Refused { refusal, .. } => passing.contains(&refusal.kind),
-            WriteError::ParityStale => true,
+            WriteError::ParityStale | WriteError::BeingResolved => true,
             _ => false,
         }
     }
