@@ -35,7 +35,7 @@ pub struct FaultRates {
     pub misdirected_writes: u64,
     /// A write lands nowhere; the store is told that all is well.
     pub dropped_writes: u64,
-    /// A write finds no space, where it has to take some.
+    /// A write, or an allocation, finds no space, where it has to take some.
     pub full: u64,
 }
 

@@ -314,7 +314,8 @@ impl Disk for SimulatedDisk {
     fn allocate(&mut self, offset: u64, length: u64) -> io::Result<()> {
         assert_blocks(offset, length);
         let mut state = self.state();
-        if state.allocate_fails {
+        let lacks_space = state.current.lacks_space(offset as usize, length as usize);
+        if state.allocate_fails || state.injector.finds_no_space(lacks_space) {
             return Err(ErrorKind::StorageFull.into());
         }
         // A file system keeps its own journal: space that was taken is not lost with the power.

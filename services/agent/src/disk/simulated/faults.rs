@@ -35,7 +35,7 @@ pub(crate) struct Faults {
     pub(crate) misdirected_writes: u64,
     /// A write lands nowhere; the caller is told that all is well.
     pub(crate) dropped_writes: u64,
-    /// A write finds no space, where it has to take some.
+    /// A write, or an allocation, finds no space, where it has to take some.
     pub(crate) full: u64,
     /// An operation of any kind takes long.
     pub(crate) stalls: u64,
@@ -85,6 +85,13 @@ impl Injector {
         }
     }
 
+    /// Whether there is no space for what `lacks_space` and has to take some.
+    pub(super) fn finds_no_space(&mut self, lacks_space: bool) -> bool {
+        let full = lacks_space && self.happens(self.rates.full);
+        self.injected.full += u64::from(full);
+        full
+    }
+
     /// Where a write to `place` lands on a disk that ends at `end`; `None` is nowhere.
     pub(super) fn landing(
         &mut self,
@@ -92,8 +99,7 @@ impl Injector {
         end: usize,
         lacks_space: bool,
     ) -> io::Result<Option<usize>> {
-        if lacks_space && self.happens(self.rates.full) {
-            self.injected.full += 1;
+        if self.finds_no_space(lacks_space) {
             return Err(ErrorKind::StorageFull.into());
         }
         let next = self.next_write.take().or_else(|| {

@@ -291,16 +291,21 @@ fn dropped_and_misdirected_writes_are_called_done() {
 }
 
 #[test]
-fn only_a_write_that_takes_space_finds_none() {
+fn only_what_takes_space_finds_none() {
     let faults = Faults { full: 500, ..Faults::default() };
     let (mut disk, injected, failed) = hurt(faults);
     assert!(injected.full > 30 && injected.full == failed && missing(&disk) == failed, "{injected:?}");
+    disk.behave();
+    disk.allocate(0, BLOCKS / 2 * 4096).unwrap();
     disk.misbehave(Faults { full: 1000, ..faults }, 7);
     disk.allocate(0, BLOCKS / 2 * 4096).unwrap();
     disk.zero(BLOCKS / 2 * 4096, BLOCKS / 2 * 4096).unwrap();
     (0..BLOCKS).for_each(|index| disk.write(index * 4096, &block(1)).unwrap());
     disk.discard(0, 4096).unwrap();
     assert_eq!(disk.write(0, &block(1)).unwrap_err().kind(), ErrorKind::StorageFull, "it was given back");
+    assert_eq!(disk.allocate(0, 8192).unwrap_err().kind(), ErrorKind::StorageFull);
+    disk.behave();
+    disk.allocate(0, 4096).unwrap();
     disk.fail_allocations();
     assert_eq!(disk.allocate(0, 4096).unwrap_err().kind(), ErrorKind::StorageFull);
 }
