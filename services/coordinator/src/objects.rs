@@ -112,6 +112,7 @@ impl From<&WriteError> for Error {
             | WriteError::NeighbourLost { .. }
             | WriteError::ParityStale
             | WriteError::BeingResolved
+            | WriteError::Held { .. }
             | WriteError::Stopping => ErrorKind::Unavailable,
             WriteError::Refused { refusal, .. } => match refusal.kind {
                 v1::RefusalKind::ResourceExhausted => ErrorKind::Busy,

@@ -37,6 +37,8 @@ pub(super) struct Decided {
 struct CommitQueue {
     waiting: Mutex<Vec<Decided>>,
     full: Notify,
+    // Held while a batch is on its way: what is not in `waiting` any more need not be answered yet.
+    sending: tokio::sync::Mutex<()>,
 }
 
 /// The queues, by member.
@@ -84,9 +86,10 @@ async fn send_until_dropped(engine: Weak<Engine>, queues: Arc<CommitQueues>, mem
 }
 
 impl Engine {
-    /// Sends everything that waits for one member. What is not answered waits for the next time.
+    /// Sends everything that waits for one member, after what is on its way. What is not answered waits for the next time.
     pub(super) async fn send_commits(&self, index: MemberIndex) {
         let queue = &self.commits.by_member[index.0 as usize];
+        let _sending = queue.sending.lock().await;
         let member = self.members.get(index);
         if member.is_out() {
             // It is a target of rebuild only; nothing of what it holds is asked for again.

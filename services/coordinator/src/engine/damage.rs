@@ -36,9 +36,7 @@ impl Engine {
         self.rebuild_damaged_shards(stripe, &gathered).await;
         for range in repairable(&gathered) {
             let again = self.gather(stripe, range).await;
-            let damage: Vec<_> =
-                again.damage.iter().filter(|damage| matches!(damage, Damage::Sectors { .. })).collect();
-            if damage.is_empty() {
+            if !again.damage.iter().any(|damage| matches!(damage, Damage::Sectors { .. })) {
                 continue;
             }
             match self.write_gathered(owned, stripe, &again, &NewBytes::default(), None).await {
@@ -48,12 +46,16 @@ impl Engine {
                     return;
                 }
             }
-            for damage in damage {
-                let Damage::Sectors { shard, bad } = damage else { continue };
-                let member = self.member_of(stripe, *shard);
-                member.count(ErrorCount::Corrected, bad.count() as u64);
-                tracing::info!(member = member.index.0, sectors = bad.count(), "bad sectors repaired");
-            }
+        }
+    }
+
+    /// Counts bad sectors that were written again.
+    pub(super) fn count_corrected(&self, stripe: &StripeRef, gathered: &Gathered) {
+        for damage in &gathered.damage {
+            let Damage::Sectors { shard, bad } = damage else { continue };
+            let member = self.member_of(stripe, *shard);
+            member.count(ErrorCount::Corrected, bad.count() as u64);
+            tracing::info!(member = member.index.0, sectors = bad.count(), "bad sectors repaired");
         }
     }
 

@@ -13,7 +13,10 @@ use crate::{
     members::{ErrorCount, Service, link::CallError},
 };
 
-/// How often an abort that was not answered is repeated while the stripe stays locked.
+/// How long a member may take to answer that a write is taken back before it is marked out.
+const ABORT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause before an abort that was not answered is repeated.
 const ABORT_PAUSE: Duration = Duration::from_millis(500);
 
 impl Engine {
@@ -94,8 +97,8 @@ impl Engine {
         member.link.call(Operation::Prepare(operation), 0).await.map(|_| ())
     }
 
-    /// Takes an undecided write back everywhere. Where that is not answered, the stripe stays locked until it is; then
-    /// the error says that the outcome is open.
+    /// Takes an undecided write back everywhere. A member that does not answer that in time is marked out; where that is
+    /// not possible the stripe stays locked until it does answer, and the error says that the outcome is open.
     async fn abort(
         self: &Arc<Self>,
         owned: Owned,
@@ -104,14 +107,24 @@ impl Engine {
         shards: Vec<Shard>,
         error: WriteError,
     ) -> WriteError {
-        let silent = self.abort_once(stripe, version, shards).await;
+        let limit = tokio::time::Instant::now() + ABORT_PATIENCE;
+        let mut silent = self.abort_once(stripe, version, shards).await;
+        while !silent.is_empty() && tokio::time::Instant::now() < limit {
+            tokio::time::sleep(ABORT_PAUSE).await;
+            silent = self.abort_once(stripe, version, silent).await;
+        }
         if silent.is_empty() {
+            return error;
+        }
+        let reason = "it did not answer when a write that may be there was taken back";
+        let failed: Vec<_> =
+            silent.iter().map(|shard| (stripe.place(*shard).member, reason.to_owned())).collect();
+        if self.members.mark_out(&failed, &self.extents.chunks, &self.meta).await.is_ok() {
             return error;
         }
         let failed = error.to_string();
         let (engine, stripe) = (self.clone(), stripe.clone());
         tokio::spawn(async move {
-            let mut silent = silent;
             while !silent.is_empty() && engine.deposed.borrow().is_none() {
                 tokio::time::sleep(ABORT_PAUSE).await;
                 silent = engine.abort_once(&stripe, version, silent).await;

@@ -45,7 +45,7 @@ impl Engine {
         stripe: &StripeRef,
         data: &[Bytes],
     ) -> Result<Version, WriteError> {
-        let mut owned = self.own_to_write(stripe).await;
+        let mut owned = self.own_to_write(stripe).await?;
         owned.begin_without_pages();
         let version = self.versions.take();
         let (operations, summary) = self.fresh_operations(stripe, version, data);

@@ -189,18 +189,18 @@ impl<'a> View<'a> {
                 _ => false,
             })
             .collect();
-        // A data shard above its entry proves that the parities missed a write: they are the holes.
-        let above = |summary: &Summary| {
-            reads
-                .iter()
-                .take(k)
-                .enumerate()
-                .any(|(shard, read)| read.as_ref().is_ok_and(|read| read.version > summary.vector[shard]))
+        // A data shard above its entry proves that the parities missed a write: they are the holes. One that knows nothing
+        // at all has no entry above which a shard that was ever written would not be.
+        let entry = |shard: usize| summary.as_ref().map_or(Version::NONE, |summary| summary.vector[shard]);
+        let above = |(shard, read): (usize, &Result<ShardRead, ShardFault>)| {
+            read.as_ref().is_ok_and(|read| read.version > entry(shard))
         };
-        if summary.as_ref().is_some_and(above) {
+        if reads.iter().take(k).enumerate().any(above) {
             summary = None;
-            for shard in 0..reads.len() {
-                stale[shard] = reads[shard].is_err() && stale[shard] || shard >= k;
+            for (shard, read) in reads.iter().enumerate() {
+                // The write that entered the stripe went to every shard: one without a version missed it.
+                let missed = |read: &ShardRead| shard >= k || read.version.is_none();
+                stale[shard] = read.as_ref().map_or(stale[shard], missed);
             }
         }
         View { stripe, first_sector: first_sector as usize, reads, summary, stale }

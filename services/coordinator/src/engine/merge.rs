@@ -96,19 +96,25 @@ impl Engine {
 
     /// Writes what waits for one stripe, until nothing does.
     async fn write_waiting(self: Arc<Self>, stripe: StripeRef) {
+        let mut failing = FailIfDropped { engine: &self, stripe: stripe.address(), armed: true };
         let mut held: Option<Held> = None;
         loop {
             let now = match held.take() {
-                Some(held) => held,
-                None if self.waiting_writes.end(stripe.address()) => return,
-                None => {
-                    let mut owned = self.own_to_write(&stripe).await;
+                Some(held) => Ok(held),
+                None if self.waiting_writes.end(stripe.address()) => {
+                    failing.armed = false;
+                    return;
+                }
+                None => self.own_to_write(&stripe).await.map(|mut owned| {
                     let pages = owned.begin();
                     Held { owned, pages, in_a_row: 0 }
-                }
+                }),
             };
             let batch = self.waiting_writes.take(stripe.address());
-            held = self.write_batch(&stripe, batch, now).await;
+            match now {
+                Ok(now) => held = self.write_batch(&stripe, batch, now).await,
+                Err(error) => answer(batch, &Err(Arc::new(error))),
+            }
         }
     }
 
@@ -127,21 +133,22 @@ impl Engine {
             && tries.again(error).await
         {
             // What made the first attempt fail may be what its plan did not look at.
-            let mut owned = self.own_to_write(stripe).await;
-            owned.begin_without_pages();
-            written = self.write_thoroughly(owned, stripe, &new, None).await;
+            written = match self.own_to_write(stripe).await {
+                Ok(mut owned) => {
+                    owned.begin_without_pages();
+                    self.write_thoroughly(owned, stripe, &new, None).await
+                }
+                Err(error) => Err(error),
+            };
         }
-        let (answer, next) = match written {
+        let (outcome, next) = match written {
             Ok(Written { version, owned, pages }) => {
                 let goes_on = in_a_row < IN_A_ROW_MAX && self.waiting_writes.any(stripe.address());
                 (Ok(version), self.pass_on(owned, pages, in_a_row, goes_on))
             }
             Err(error) => (Err(Arc::new(error)), None),
         };
-        for waiting in batch {
-            // The caller may have stopped waiting.
-            let _ = waiting.reply.send(answer.clone());
-        }
+        answer(batch, &outcome);
         next
     }
 
@@ -161,6 +168,28 @@ impl Engine {
             owned.finish(pages, Insert::Partial);
         }
         None
+    }
+}
+
+fn answer(batch: Vec<Waiting>, outcome: &Result<Version, Arc<WriteError>>) {
+    for waiting in batch {
+        // The caller may have stopped waiting.
+        let _ = waiting.reply.send(outcome.clone());
+    }
+}
+
+/// Fails what waits for a stripe if the task that writes it ends before its time: nobody else would begin.
+struct FailIfDropped<'a> {
+    engine: &'a Engine,
+    stripe: StripeAddress,
+    armed: bool,
+}
+
+impl Drop for FailIfDropped<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.engine.waiting_writes.lock().remove(&self.stripe);
+        }
     }
 }
 

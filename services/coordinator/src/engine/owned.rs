@@ -8,10 +8,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use stripeset_stripe::cache::{Insert, Pages, StripeKey};
 
-use super::{Engine, locks::StripeGuard};
+use super::{Engine, WriteError, locks::StripeGuard};
 use crate::{
     extents::StripeRef,
-    members::{Member, Service},
+    members::{Member, Service, link::CALL_LIMIT},
 };
 
 /// How long a write waits for members that have just come back and whose pending writes are being resolved.
@@ -27,6 +27,9 @@ pub(super) struct Owned {
     _guard: StripeGuard,
 }
 
+/// How long a write waits for its stripe. Longer than a write before it may take to find a member silent.
+const WRITE_PATIENCE: Duration = CALL_LIMIT.saturating_mul(3);
+
 impl Engine {
     /// Waits for the stripe's lock.
     pub(super) async fn own(self: &Arc<Self>, stripe: &StripeRef) -> Owned {
@@ -37,16 +40,17 @@ impl Engine {
 
     /// Waits for the stripe's lock, for a write. First for members that are being taken back: that takes the lock too, if a
     /// write of this stripe is pending there.
-    pub(super) async fn own_to_write(self: &Arc<Self>, stripe: &StripeRef) -> Owned {
+    pub(super) async fn own_to_write(self: &Arc<Self>, stripe: &StripeRef) -> Result<Owned, WriteError> {
         let resolved = async {
             for shard in stripe.shards() {
                 self.member_of(stripe, shard).resolved().await;
             }
         };
         let in_time = tokio::time::timeout(RESOLVE_PATIENCE, resolved).await.is_ok();
-        let mut owned = self.own(stripe).await;
+        let held = |_| WriteError::Held { members: self.away(stripe) };
+        let mut owned = tokio::time::timeout(WRITE_PATIENCE, self.own(stripe)).await.map_err(held)?;
         owned.gave_up_waiting = !in_time;
-        owned
+        Ok(owned)
     }
 
     /// Whether a member of the stripe that is not out is being taken back.

@@ -166,6 +166,7 @@ impl Engine {
         let old = |sector: usize| gathered.sector(unit_sectors, sector);
         let (operations, after) = change.operations(&self.codec, old, |_, _| None);
         let owned = self.decide(owned, stripe, version, operations).await?;
+        self.count_corrected(stripe, gathered);
         let mut kept = gathered.summary.as_ref().and_then(|_| self.kept(None, &after, &covered));
         if let Some(kept) = &mut kept {
             for sector in 0..geometry.stripe_sectors() {

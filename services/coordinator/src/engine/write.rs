@@ -76,6 +76,12 @@ pub enum WriteError {
     /// A member has just come back, and its pending writes are being resolved.
     #[error("a member has just come back and is being taken in")]
     BeingResolved,
+    /// The stripe is held for too long: by a write whose outcome is open until a member answers.
+    #[error("the stripe is held by a write whose outcome is open: {members} needed")]
+    Held {
+        /// The members, for people.
+        members: String,
+    },
     /// An out-mark could not be stored.
     #[error(transparent)]
     Store(#[from] MetaError),
