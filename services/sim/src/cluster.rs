@@ -24,7 +24,7 @@ use stripeset_coordinator::{
 };
 use stripeset_proto::{Error, convert::uuid_bytes, v1};
 use stripeset_stripe::{
-    Epoch, Profile, SECTOR_BYTES,
+    Epoch, Profile, SECTOR_BYTES, Version,
     geometry::{Geometry, Shard},
 };
 use thiserror::Error;
@@ -283,7 +283,15 @@ impl Coordinator {
         self.engine.members.mark_out(&failed, &self.engine.extents.chunks, &self.meta).await
     }
 
-    /// Unit and member of a shard.
+    /// Whether a shard has the write of this version, committed or not.
+    pub fn took_part(&self, cluster: &Cluster, stripe: &StripeRef, shard: usize, version: Version) -> bool {
+        let (member, unit) = self.place(stripe, shard);
+        let record = cluster.lines[member].agent().unit(unit);
+        let is = |found: Option<v1::Version>| found.map(Version::from) == Some(version);
+        record.is_ok_and(|record| is(record.committed_version) || is(record.pending_version))
+    }
+
+    /// Member and unit of a shard.
     pub fn place(&self, stripe: &StripeRef, shard: usize) -> (usize, u64) {
         let place = stripe.place(Shard(shard as u8));
         (place.member.0 as usize, place.unit)
@@ -340,11 +348,12 @@ impl Coordinator {
         )
     }
 
-    /// Changes a bit of one sector of a shard on the medium, under its checksum.
+    /// Changes a bit of one sector of a shard on the medium, under its checksum. What is committed goes home first: bytes
+    /// that are about to be written over nobody would miss.
     pub fn flip(&self, cluster: &Cluster, stripe: &StripeRef, shard: usize, sector: usize) -> bool {
         let (member, unit) = self.place(stripe, shard);
         let mut agent = cluster.lines[member].agent();
-        let Ok(offset) = agent.disk_offset(unit, sector) else { return false };
+        let (Ok(()), Ok(offset)) = (agent.settle(), agent.disk_offset(unit, sector)) else { return false };
         agent.flip(offset + 100);
         true
     }

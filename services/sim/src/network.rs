@@ -88,6 +88,8 @@ pub struct Counts {
     pub aborts: u64,
     /// Reads.
     pub reads: u64,
+    /// Sectors that they asked for: a read of the record alone asks for none.
+    pub sectors_read: u64,
     /// Rebuilds.
     pub rebuilds: u64,
     /// All, pings too.
@@ -101,9 +103,12 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn count(&mut self, kind: Kind) {
+    fn count(&mut self, request: &SessionRequest) {
         self.messages += 1;
-        match kind {
+        if let Some(Operation::Read(read)) = &request.operation {
+            self.sectors_read += u64::from(read.sectors);
+        }
+        match Kind::of(request) {
             Kind::Prepare => self.prepares += 1,
             Kind::Commit => self.commits += 1,
             Kind::Abort => self.aborts += 1,
@@ -240,7 +245,7 @@ impl Line {
     fn send(&self, request: SessionRequest, on_its_way: &mut OnItsWay) {
         let kind = Kind::of(&request);
         let mut state = self.state();
-        state.counts.count(kind);
+        state.counts.count(&request);
         if state.lose() {
             event!(self.trace, "member {}: {kind:?} is lost", self.member);
             return;

@@ -51,6 +51,9 @@ pub struct Plan {
     pub lives: u64,
     /// Members that may misbehave.
     pub faulty: Vec<usize>,
+    /// Of them, those whose disks may say that a write is done which is not, or forget it when their agent is killed: never
+    /// more than the profile bears. What more of them forget together, nobody is left to remember.
+    pub liars: Vec<usize>,
     /// They are no more than the profile bears.
     pub tolerated: bool,
     /// Faults that there are.
@@ -60,7 +63,7 @@ pub struct Plan {
 }
 
 /// Which faults a seed has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Messages are lost.
     pub lost: bool,
@@ -95,7 +98,7 @@ impl Plan {
             faulty.remove(dice.below(faulty.len() as u64) as usize);
         }
         let mut on = |times: u64| dice.of_thousand(times);
-        let faults = Faults {
+        let mut faults = Faults {
             lost: on(300),
             lines: on(400),
             flips: on(700),
@@ -105,11 +108,16 @@ impl Plan {
             short: on(250),
             agents: on(300),
         };
+        if weakness == Some(Weakness::Engine(Weak::StickyMarkIgnored)) {
+            // Where members do not answer, a sector may be rebuilt as it was before it was freed: nobody can tell then.
+            faults = Faults { flips: true, ..Faults::default() };
+        }
         Ok(Plan {
             seed,
             profile,
             steps: dice.between(60, 160),
             lives: dice.between(1, 3),
+            liars: faulty.iter().copied().take(bears as usize).collect(),
             faulty,
             tolerated,
             faults,

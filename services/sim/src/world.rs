@@ -9,7 +9,12 @@ mod actions;
 mod faults;
 mod rest;
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -41,7 +46,7 @@ const IN_FLIGHT_MAX: usize = 12;
 /// Longest that all work may take to end once every fault is over.
 const QUIET_LIMIT: Duration = Duration::from_secs(600);
 
-/// Read and write results: a value, or what it says for people.
+/// What a read gives.
 pub const SERVED: &str = "a read returns what was written, or an error";
 
 /// Within what the profile bears everything goes on.
@@ -92,25 +97,29 @@ impl Extent {
     }
 }
 
+/// What came of reading one extent.
+struct Answer {
+    stripe: StripeAddress,
+    expected: Vec<Expected>,
+    result: Result<Vec<Bytes>, ReadError>,
+}
+
+/// What came of a write.
+struct Written {
+    extent: u64,
+    order: Order,
+    sectors: Vec<Sector>,
+    /// The extent is in no map yet.
+    new: bool,
+    result: Result<Version, Arc<WriteError>>,
+}
+
 /// What came of something that was going on.
 enum Finished {
-    Write {
-        extent: u64,
-        order: Order,
-        sectors: Vec<Sector>,
-        new: bool,
-        result: Result<Version, Arc<WriteError>>,
-    },
-    Read {
-        stripe: StripeAddress,
-        expected: Vec<Expected>,
-        result: Result<Vec<Bytes>, ReadError>,
-    },
+    Write(Written),
+    Read(Answer),
     /// A get of several extents, one after the other; what it pinned is let go of.
-    Get {
-        parts: Vec<(StripeAddress, Vec<Expected>, Result<Vec<Bytes>, ReadError>)>,
-        pin: Option<ReaderPin>,
-    },
+    Get(Vec<Answer>, Option<ReaderPin>),
 }
 
 type Work = FuturesUnordered<Pin<Box<dyn Future<Output = Finished>>>>;
@@ -136,7 +145,7 @@ pub struct World {
     writing: BTreeMap<Order, StripeAddress>,
     watched: Vec<Watched>,
     /// Verticals in which a sector was changed with its checksum: reconstruction may say that bytes are lost.
-    forged: std::collections::BTreeSet<(StripeAddress, usize)>,
+    forged: BTreeSet<(StripeAddress, usize)>,
     stats: Stats,
 }
 
@@ -154,7 +163,7 @@ impl World {
             commits: 0,
             writing: BTreeMap::new(),
             watched: Vec::new(),
-            forged: Default::default(),
+            forged: BTreeSet::new(),
             stats: Stats::default(),
         }
     }
@@ -200,7 +209,7 @@ impl World {
             self.end(cluster, coordinator, &mut work).await?;
             self.rest(cluster, coordinator).await?;
         }
-        self.account(cluster, coordinator);
+        self.account(coordinator);
         Ok(())
     }
 
@@ -263,120 +272,96 @@ impl World {
         finished: Finished,
     ) -> Result<(), Violation> {
         match finished {
-            Finished::Write { extent, order, sectors, new, result } => {
-                self.writing.remove(&order);
-                self.written(coordinator, extent, order, &sectors, new, &result)?;
-                self.check_watched(coordinator, order)
+            Finished::Write(write) => {
+                self.writing.remove(&write.order);
+                self.written(coordinator, &write)?;
+                self.check_watched(cluster, coordinator, write.order, write.result.ok())
             }
-            Finished::Read { stripe, expected, result } => self.was_read(stripe, &expected, &result),
-            Finished::Get { parts, pin } => {
-                for (stripe, expected, result) in &parts {
-                    self.was_read(*stripe, expected, result)?;
-                }
+            Finished::Read(answer) => self.was_read(&answer),
+            Finished::Get(answers, pin) => {
+                answers.iter().try_for_each(|answer| self.was_read(answer))?;
                 drop(pin);
                 self.release(cluster, coordinator)
             }
         }
     }
 
-    fn written(
-        &mut self,
-        coordinator: &Coordinator,
-        id: u64,
-        order: Order,
-        sectors: &[Sector],
-        new: bool,
-        result: &Result<Version, Arc<WriteError>>,
-    ) -> Result<(), Violation> {
-        let Some((stripe, _)) = sectors.first().copied() else { return Ok(()) };
-        match result {
+    fn written(&mut self, coordinator: &Coordinator, write: &Written) -> Result<(), Violation> {
+        let Written { extent: id, order, sectors, new, result } = write;
+        let error = match result {
             Ok(version) => {
                 event!(self.trace, "write {order} is acknowledged at {version}");
                 self.stats.writes += 1;
-                self.oracle.acknowledged(order, sectors, *version);
-                if new && let Some(extent) = self.extents.get_mut(&id) {
+                self.oracle.acknowledged(*order, sectors, *version);
+                if let Some(extent) = self.extents.get_mut(id).filter(|_| *new) {
                     extent.life = Life::Added;
                 }
                 return Ok(());
             }
-            Err(error) => {
-                event!(self.trace, "write {order} fails: {error}");
-                self.check_failure(stripe, sectors, error)?;
-                let key = coordinator.engine.cache_key(&coordinator.engine.extents.stripe(stripe));
-                if let Some(pages) = coordinator.engine.cache().peek(&key) {
-                    let wrote = |sector: usize, page: &Bytes| {
-                        sectors.contains(&(stripe, sector)) && *page == oracle::bytes(order, (stripe, sector))
-                    };
-                    cache::check_failed(pages, wrote)?;
-                }
-            }
+            Err(error) => error,
+        };
+        event!(self.trace, "write {order} fails: {error}");
+        let Some((stripe, _)) = sectors.first().copied() else { return Ok(()) };
+        self.check_failure(stripe, error)?;
+        let key = coordinator.engine.cache_key(&coordinator.engine.extents.stripe(stripe));
+        if let Some(pages) = coordinator.engine.cache().peek(&key) {
+            cache::check_failed(pages, |sector, page| {
+                sectors.contains(&(stripe, sector)) && *page == oracle::bytes(*order, (stripe, sector))
+            })?;
         }
-        if matches!(result, Err(error) if matches!(**error, WriteError::Open { .. })) {
-            self.stats.open += 1;
-            self.oracle.unknown(order, sectors);
+        if matches!(**error, WriteError::Open { .. }) {
             // Its sectors must not be used for anything else before the outcome is known; a start decides it.
+            self.stats.open += 1;
+            self.oracle.unknown(*order, sectors);
             return Ok(());
         }
         self.stats.failed += 1;
-        self.oracle.failed(order, sectors);
-        if new {
-            let Some(extent) = self.extents.get(&id).copied() else { return Ok(()) };
-            coordinator.engine.free(extent.logical(&self.geometry), (extent.sectors * SECTOR_BYTES) as u64);
-            self.forget(id);
+        self.oracle.failed(*order, sectors);
+        if let Some(extent) = self.extents.get(id).copied().filter(|_| *new) {
+            let length = (extent.sectors * SECTOR_BYTES) as u64;
+            coordinator.engine.free(extent.logical(&self.geometry), length);
+            self.forget(*id);
         }
         Ok(())
     }
 
+    /// A sector of parity in the stripe was changed with its checksum, so that what is rebuilt from it may be lost.
+    fn is_forged(&self, stripe: StripeAddress) -> bool {
+        self.forged.iter().any(|(forged, _)| *forged == stripe)
+    }
+
     /// Whether a write may fail like this.
-    fn check_failure(
-        &self,
-        stripe: StripeAddress,
-        sectors: &[Sector],
-        error: &WriteError,
-    ) -> Result<(), Violation> {
+    fn check_failure(&self, stripe: StripeAddress, error: &WriteError) -> Result<(), Violation> {
         let said =
             |invariant| Err(Violation::new(invariant, format!("a write to {stripe:?} failed: {error}")));
         match error {
             // A task of the engine is gone without a word.
             WriteError::Stopping | WriteError::Store(_) | WriteError::Deposed => said(ENDS),
-            WriteError::TooFewMembers { .. } | WriteError::Open { .. } | WriteError::NeighbourAway { .. }
-                if self.plan.tolerated =>
-            {
-                said(TOLERATED)
-            }
-            WriteError::NeighbourLost { .. } if self.plan.tolerated => {
-                let unit_sectors = self.geometry.unit_sectors();
-                let forged = self.forged.iter().any(|(forged, _)| *forged == stripe);
-                let _ = (unit_sectors, sectors);
-                if forged { Ok(()) } else { said(TOLERATED) }
-            }
+            WriteError::Refused { .. } => Ok(()),
+            WriteError::NeighbourLost { .. } if self.is_forged(stripe) => Ok(()),
+            _ if self.plan.tolerated => said(TOLERATED),
             _ => Ok(()),
         }
     }
 
-    fn was_read(
-        &mut self,
-        stripe: StripeAddress,
-        expected: &[Expected],
-        result: &Result<Vec<Bytes>, ReadError>,
-    ) -> Result<(), Violation> {
+    fn was_read(&mut self, answer: &Answer) -> Result<(), Violation> {
+        let Answer { stripe, expected, result } = answer;
         let bytes = match result {
             Ok(bytes) => bytes,
             Err(error) => {
                 event!(self.trace, "a read of {stripe:?} fails: {error}");
                 self.stats.unread += 1;
-                let forged = self.forged.iter().any(|(forged, _)| *forged == stripe);
-                let permitted = !self.plan.tolerated || forged && matches!(error, ReadError::Lost { .. });
-                let said = || Violation::new(TOLERATED, format!("a read of {stripe:?} failed: {error}"));
-                return permitted.then_some(()).ok_or_else(said);
+                let lost = matches!(error, ReadError::Lost { .. });
+                if !self.plan.tolerated || lost && self.is_forged(*stripe) {
+                    return Ok(());
+                }
+                return Err(Violation::new(TOLERATED, format!("a read of {stripe:?} failed: {error}")));
             }
         };
         let found: Vec<&[u8]> = bytes.iter().flat_map(|bytes| bytes.chunks_exact(SECTOR_BYTES)).collect();
         if found.len() != expected.len() {
-            return Err(Violation::new(
-                SERVED,
-                format!("{} sectors asked for, {} came", expected.len(), found.len()),
-            ));
+            let detail = format!("{} sectors asked for, {} came", expected.len(), found.len());
+            return Err(Violation::new(SERVED, detail));
         }
         for (expected, found) in expected.iter().zip(found) {
             self.oracle.observe(expected, found).map_err(|wrong| Violation::new(SERVED, wrong))?;
@@ -385,16 +370,28 @@ impl World {
         Ok(())
     }
 
-    /// Of what was freed and changed while this write owned its stripe no page may have the old bytes.
-    fn check_watched(&mut self, coordinator: &Coordinator, order: Order) -> Result<(), Violation> {
+    /// Of what was freed and changed while this write owned its stripe no page may have the old bytes, unless the write
+    /// rebuilt the sector and wrote it again.
+    fn check_watched(
+        &mut self,
+        cluster: &Cluster,
+        coordinator: &Coordinator,
+        order: Order,
+        version: Option<Version>,
+    ) -> Result<(), Violation> {
         let (done, still): (Vec<_>, Vec<_>) =
             self.watched.drain(..).partition(|watched| watched.order == order);
         self.watched = still;
         for watched in done {
-            let key = coordinator.engine.cache_key(&coordinator.engine.extents.stripe(watched.stripe));
+            let stripe = coordinator.engine.extents.stripe(watched.stripe);
+            let written = |sector: usize| {
+                let shard = sector / self.geometry.unit_sectors();
+                version.is_some_and(|version| coordinator.took_part(cluster, &stripe, shard, version))
+            };
+            let key = coordinator.engine.cache_key(&stripe);
             if let Some(pages) = coordinator.engine.cache().peek(&key) {
                 let old = |sector: usize, page: &Bytes| {
-                    watched.old.iter().any(|(at, old)| *at == sector && old == page)
+                    watched.old.iter().any(|(at, old)| *at == sector && old == page) && !written(sector)
                 };
                 cache::check_freed(pages, watched.old.iter().map(|(sector, _)| *sector), old)?;
             }

@@ -7,9 +7,9 @@ use stripeset_coordinator::{
 use stripeset_stripe::geometry::Row;
 
 use super::{
-    BTreeMap, Bytes, Cluster, Coordinator, Duration, Expected, Extent, Finished, IN_FLIGHT_MAX, Life,
-    Logical, SECTOR_BYTES, SPACE, Sector, Shard, StripeAddress, Violation, Watched, Work, World, cache,
-    edits, event, oracle,
+    Answer, BTreeMap, Bytes, Cluster, Coordinator, Duration, Expected, Extent, Finished, IN_FLIGHT_MAX, Life,
+    Logical, SECTOR_BYTES, SPACE, Sector, Shard, StripeAddress, Violation, Watched, Work, World, Written,
+    cache, edits, event, oracle,
 };
 use crate::plan::Weakness;
 
@@ -72,7 +72,7 @@ impl World {
         let engine = coordinator.engine.clone();
         work.push(Box::pin(async move {
             let result = engine.write_fresh(&stripe, &columns).await.map_err(std::sync::Arc::new);
-            Finished::Write { extent: id, order, sectors: written, new: true, result }
+            Finished::Write(Written { extent: id, order, sectors: written, new: true, result })
         }));
     }
 
@@ -138,7 +138,7 @@ impl World {
         let (engine, stripe) = (coordinator.engine.clone(), coordinator.engine.extents.stripe(address));
         work.push(Box::pin(async move {
             let result = engine.write_partial(&stripe, edits).await;
-            Finished::Write { extent: id, order, sectors, new, result }
+            Finished::Write(Written { extent: id, order, sectors, new, result })
         }));
     }
 
@@ -184,7 +184,7 @@ impl World {
         work.push(Box::pin(async move {
             let result = engine.read(&stripe, &ranges).await;
             drop(pin);
-            Finished::Read { stripe: stripe.address(), expected, result }
+            Finished::Read(Answer { stripe: stripe.address(), expected, result })
         }));
     }
 
@@ -203,13 +203,13 @@ impl World {
         let pinned = self.plan.weakness != Some(Weakness::ReadersNotPinned);
         let pin = pinned.then(|| coordinator.pins.pin());
         work.push(Box::pin(async move {
-            let mut parts = Vec::new();
+            let mut answers = Vec::new();
             for ((stripe, ranges, expected), pause) in questions.into_iter().zip(pauses) {
                 tokio::time::sleep(Duration::from_millis(pause)).await;
                 let result = engine.read(&stripe, &ranges).await;
-                parts.push((stripe.address(), expected, result));
+                answers.push(Answer { stripe: stripe.address(), expected, result });
             }
-            Finished::Get { parts, pin }
+            Finished::Get(answers, pin)
         }));
     }
 
@@ -290,7 +290,10 @@ impl World {
         }
         let changed = self.change_freed(cluster, coordinator, &extent);
         let mut writers = self.writing.iter().filter(|(_, stripe)| **stripe == extent.stripe);
-        if let (true, Some((order, _)), None) = (owned, writers.next(), writers.next()) {
+        // What a member that does not answer holds may be rebuilt from the others, as it was before it changed.
+        let faults = self.plan.faults;
+        let all_answer = !(faults.lost || faults.lines || faults.short || faults.disks || faults.agents);
+        if let (true, Some((order, _)), None) = (owned && all_answer, writers.next(), writers.next()) {
             self.watched.push(Watched { order: *order, stripe: extent.stripe, old: changed });
         }
         if self.plan.weakness != Some(Weakness::FreedAtDelete) {

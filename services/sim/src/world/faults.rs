@@ -130,12 +130,15 @@ impl World {
 
     fn spoil_disk(&mut self, cluster: &Cluster, member: usize) {
         let faults = self.plan.faults;
+        let lies = faults.disks && self.plan.liars.contains(&member);
+        // A journal that rots is read again when its agent is killed, and what it had may be gone.
+        let rots = lies || faults.disks && !faults.agents;
         let mut rate = |on: bool| if on { self.dice.below(60) } else { 0 };
         let rates = FaultRates {
-            rot: rate(faults.disks),
-            latent_errors: rate(faults.disks),
-            misdirected_writes: rate(faults.disks) / 2,
-            dropped_writes: rate(faults.disks),
+            rot: rate(rots),
+            latent_errors: rate(rots),
+            misdirected_writes: rate(lies) / 2,
+            dropped_writes: rate(lies),
             full: rate(faults.full) * 3,
         };
         event!(self.trace, "member {member}: its disk goes bad, {rates:?}");
@@ -178,12 +181,11 @@ impl World {
         }
     }
 
-    /// Takes what agents and lines counted into the statistics, once.
-    pub(super) fn account(&mut self, cluster: &Cluster, coordinator: &Coordinator) {
+    /// What the cache of this life counted.
+    pub(super) fn account(&mut self, coordinator: &Coordinator) {
         let counters = Class::ALL.map(|class| coordinator.engine.cache().counters(class));
         self.stats.skips += counters.iter().map(|counters| counters.rmw_skips).sum::<u64>();
         self.stats.reads_before += counters.iter().map(|counters| counters.rmw_reads).sum::<u64>();
-        let _ = cluster;
     }
 
     /// What agents and lines counted, all lives together.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use stripeset_stripe::{cache::Mode, code::Codec};
 
 use super::{
-    Bytes, Cluster, Coordinator, ENDS, Life, SECTOR_BYTES, SERVED, Sector, TOLERATED, Violation, World, event,
+    Answer, Bytes, Cluster, Coordinator, ENDS, Life, SECTOR_BYTES, SERVED, Sector, TOLERATED, Violation,
+    World, event,
 };
 use crate::{
     invariants::{cache, losses, parity},
@@ -64,8 +65,9 @@ impl World {
         for extent in there {
             let (stripe, ranges, expected) = self.question(coordinator, &extent);
             let result = coordinator.engine.read(&stripe, &ranges).await;
-            self.was_read(stripe.address(), &expected, &result)?;
-            let Ok(bytes) = result else { continue };
+            let answer = Answer { stripe: stripe.address(), expected, result };
+            self.was_read(&answer)?;
+            let Ok(bytes) = answer.result else { continue };
             let found = bytes.iter().flat_map(|bytes| bytes.chunks_exact(SECTOR_BYTES));
             for (sector, found) in extent.sectors().into_iter().zip(found) {
                 shown.insert(sector, Order::from_le_bytes(found[..8].try_into().unwrap_or_default()));
