@@ -9,7 +9,7 @@ use stripeset_sim::{
 
 use crate::{
     mix,
-    stage::{ALL_PROFILES, PARITY_PROFILES, Tested, cluster, on, patterns},
+    stage::{ALL_PROFILES, PARITY_PROFILES, Remembered, Tested, cluster, on, patterns},
 };
 
 const STEPS: usize = 60;
@@ -71,6 +71,39 @@ fn behaviour_01_holds_of_the_members_that_are_left() {
                         .unwrap_or_else(|fault| panic!("{word} without {out}: {fault}"));
                 }
             });
+        }
+    }
+}
+
+#[test]
+fn behaviour_01_holds_when_the_coordinator_has_died() {
+    for word in ALL_PROFILES {
+        for seed in 1..=3 {
+            let mut cluster = cluster(word, seed);
+            let mut before: Vec<Remembered> = Vec::new();
+            for life in 0..4 {
+                let in_use: Vec<_> = before.iter().flat_map(|stripe| stripe.in_use.clone()).collect();
+                let lives = async |cluster: &Cluster, coordinator: &Coordinator| {
+                    let again = |stripe| Tested::again(cluster, coordinator, stripe);
+                    let mut stripes: Vec<Tested<'_>> = before.iter().map(again).collect();
+                    if stripes.is_empty() {
+                        stripes = three_stripes(cluster, coordinator).await;
+                    }
+                    for tested in &stripes {
+                        let what = format!("{word}, seed {seed}, life {life}");
+                        tested.reads_right().await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                        tested.at_rest().await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                        tested.any_m_may_be_lost().await.unwrap_or_else(|fault| panic!("{what}: {fault}"));
+                    }
+                    let mut dice = Dice::new(seed * 10 + life);
+                    for _ in 0..15 {
+                        mix::step(&stripes, &mut dice).await;
+                    }
+                    // It dies with writes that nobody was told to commit.
+                    stripes.iter().map(Tested::remembered).collect()
+                };
+                before = cluster.run(&in_use, lives).unwrap();
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use stripeset_coordinator::{
     engine::{Edit, Engine, WriteError},
     extents::StripeRef,
     members::{Member, MemberIndex},
+    meta::Extent,
 };
 use stripeset_sim::{
     cluster::{Cluster, Coordinator, Settings},
@@ -59,6 +60,14 @@ pub(crate) fn patterns(of: usize, count: usize) -> Vec<Vec<usize>> {
     (0..1u32 << of).filter(|mask| mask.count_ones() as usize == count).map(chosen).collect()
 }
 
+/// What is known of a stripe when its coordinator has died.
+pub(crate) struct Remembered {
+    stripe: StripeRef,
+    holds: Vec<Option<u64>>,
+    /// Extents that maps refer to.
+    pub(crate) in_use: Vec<Extent>,
+}
+
 /// A stripe whose content is known.
 pub(crate) struct Tested<'a> {
     pub(crate) cluster: &'a Cluster,
@@ -98,6 +107,29 @@ impl<'a> Tested<'a> {
     pub(crate) async fn full(cluster: &'a Cluster, coordinator: &'a Coordinator) -> Tested<'a> {
         let sectors = cluster.geometry().unit_sectors();
         Tested::fresh(cluster, coordinator, sectors).await
+    }
+
+    /// What its sectors hold, for the coordinator after this one.
+    pub(crate) fn remembered(&self) -> Remembered {
+        let in_use = self.all().into_iter().filter(|at| self.is_live(*at)).map(|at| self.extent(at));
+        Remembered {
+            stripe: self.stripe.clone(),
+            holds: self.holds.borrow().clone(),
+            in_use: in_use.collect(),
+        }
+    }
+
+    /// A stripe as the coordinator before this one knew it.
+    pub(crate) fn again(
+        cluster: &'a Cluster,
+        coordinator: &'a Coordinator,
+        before: &Remembered,
+    ) -> Tested<'a> {
+        let tested = Tested::of(cluster, coordinator, before.stripe.clone());
+        *tested.holds.borrow_mut() = before.holds.clone();
+        // Not the stamps of before.
+        *tested.stamps.borrow_mut() |= 1 << 24;
+        tested
     }
 
     pub(crate) fn engine(&self) -> &'a Arc<Engine> {
@@ -243,9 +275,9 @@ impl<'a> Tested<'a> {
     }
 
     /// The extent of one sector, as a map would have it.
-    pub(crate) fn extent(&self, at: At) -> stripeset_coordinator::meta::Extent {
+    pub(crate) fn extent(&self, at: At) -> Extent {
         let (logical, length) = (self.logical(at).0, SECTOR_BYTES as u64);
-        stripeset_coordinator::meta::Extent { logical, length, version: Version::NONE }
+        Extent { logical, length, version: Version::NONE }
     }
 
     /// Gives a sector back: its transaction is durable, and no reader holds it.
