@@ -86,7 +86,8 @@ async fn send_until_dropped(engine: Weak<Engine>, queues: Arc<CommitQueues>, mem
 }
 
 impl Engine {
-    /// Sends everything that waits for one member, after what is on its way. What is not answered waits for the next time.
+    /// Sends everything that waits for one member, after what is on its way. What is not answered waits for the next time, and
+    /// so does what comes meanwhile: else there would be one message for each write, as long as writes go on.
     pub(super) async fn send_commits(&self, index: MemberIndex) {
         let queue = &self.commits.by_member[index.0 as usize];
         let _sending = queue.sending.lock().await;
@@ -98,22 +99,17 @@ impl Engine {
             }
             return;
         }
-        loop {
-            let batch: Vec<Decided> = {
-                let mut waiting = queue.lock();
-                let count = waiting.len().min(stripeset_proto::limits::UNITS_MAX);
-                waiting.drain(..count).collect()
-            };
-            if batch.is_empty() {
-                return;
-            }
+        let now = mem::take(&mut *queue.lock());
+        let mut batches = now.chunks(stripeset_proto::limits::UNITS_MAX);
+        while let Some(batch) = batches.next() {
             let writes = batch
                 .iter()
                 .map(|decided| v1::UnitVersion { unit: decided.unit, version: Some(decided.version.into()) })
                 .collect();
             let commit = Operation::Commit(v1::CommitOperation { writes });
             if member.link.call(commit, 0).await.is_err() {
-                queue.lock().extend(batch);
+                let unanswered = batch.iter().chain(batches.flatten());
+                queue.lock().extend(unanswered.copied());
                 return;
             }
             batch.iter().for_each(|decided| self.forget_decided(decided));
