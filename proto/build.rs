@@ -5,8 +5,8 @@ use std::{env, error::Error, fs, path::PathBuf};
 use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files =
-        ["types", "object", "array", "agent", "agent_data"].map(|name| format!("stripeset/v1/{name}.proto"));
+    let files = ["types", "object", "array", "agent", "agent_data", "fault"]
+        .map(|name| format!("stripeset/v1/{name}.proto"));
     println!("cargo::rerun-if-changed=stripeset");
     let descriptors = protox::compile(&files, ["."])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);

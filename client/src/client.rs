@@ -8,7 +8,7 @@ use stripeset_proto::{limits, v1::object_service_client::ObjectServiceClient};
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Request, Response, Status, transport::Channel};
 
-use crate::{ArrayClient, Error, RetryPolicy, connect, retry::Repeat};
+use crate::{ArrayClient, Error, FaultClient, RetryPolicy, connect, retry::Repeat};
 
 /// Stores and returns objects. Clones share one connection, which is made anew when it breaks.
 #[derive(Clone, Debug)]
@@ -98,6 +98,23 @@ impl Client {
     /// ```
     pub fn array(&self) -> ArrayClient {
         ArrayClient { client: self.clone() }
+    }
+
+    /// Injects faults, over the same connection, into a cluster that was started for that.
+    ///
+    /// ```
+    /// # use stripeset_client::{Client, ErrorKind};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cluster = stripeset_testing::Cluster::start(5, "raid5").await;
+    /// let client = Client::connect(cluster.endpoint()).await?;
+    /// let error = client.faults().resume_steps().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Precondition);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn faults(&self) -> FaultClient {
+        FaultClient { client: self.clone() }
     }
 
     pub(crate) fn objects(&self) -> ObjectServiceClient<Channel> {

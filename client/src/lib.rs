@@ -29,6 +29,7 @@ mod cache_types;
 mod client;
 mod connect;
 mod error;
+mod faults;
 mod get;
 mod list;
 mod objects;
@@ -43,6 +44,7 @@ pub use array_types::{
 pub use cache_types::{CacheCounters, CacheMode, CacheStats};
 pub use client::{Client, ClientBuilder};
 pub use error::Error;
+pub use faults::{DiskFault, FaultClient, StepAction, WriteStep};
 pub use get::ObjectReader;
 pub use list::ObjectList;
 pub use objects::ObjectInfo;

@@ -2,12 +2,15 @@
 //!
 //! Decides what is accepted; what it means is decided by the modules that carry the commands out.
 
+mod fault;
+
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use stripeset_stripe::profile::ProfileSpec;
 
+pub(crate) use self::fault::{DiskPlace, FaultCommand, LogicalPlace, StepArgument};
 use crate::{address, quantity};
 
 /// Stores objects on a parity array of disks on several hosts.
@@ -99,6 +102,9 @@ pub(crate) enum Command {
     /// Look at the rbio cache, which spares small writes their reads, or change it
     #[command(subcommand, after_help = CACHE_EXAMPLES)]
     Cache(CacheCommand),
+    /// Make disks and processes misbehave, in a cluster that was started with --faults: for drills and tests
+    #[command(subcommand, after_help = fault::EXAMPLES)]
+    Fault(FaultCommand),
     /// Ask a service whether it serves; exits 0 if it does, within 2 s
     Health {
         /// Address of an agent or a coordinator, HOST:PORT
@@ -245,6 +251,9 @@ pub(crate) struct AgentArguments {
     /// Address to serve on [default: 127.0.0.1:7421]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
+    /// Serve the fault commands: for drills and tests, never for data that matters
+    #[arg(long)]
+    pub(crate) faults: bool,
     /// Print the settings and where each comes from, and do not serve
     #[arg(long)]
     pub(crate) print_config: bool,
@@ -275,6 +284,9 @@ pub(crate) struct CoordinatorArguments {
     /// Let cache modes be chosen in which parity can be poisoned, for experiments
     #[arg(long)]
     pub(crate) r#unsafe: bool,
+    /// Serve the fault commands: for drills and tests, never for data that matters
+    #[arg(long)]
+    pub(crate) faults: bool,
     /// Print the settings and where each comes from, and do not serve
     #[arg(long)]
     pub(crate) print_config: bool,

@@ -53,8 +53,9 @@ const LOG_LINES_SHOWN: usize = 5;
 pub(crate) struct Cluster {
     folder: Folder,
     memory: Memory,
-    /// Settings of the coordinator that are for this run alone.
+    /// Settings of the coordinator, and of every agent, that are for this run alone.
     coordinator_flags: Vec<OsString>,
+    agent_flags: Vec<OsString>,
     program: PathBuf,
     processes: BTreeMap<ProcessName, Process>,
     exits_sender: mpsc::Sender<Exit>,
@@ -79,11 +80,17 @@ impl Cluster {
         if let Some(bytes) = wish.cache_bytes {
             coordinator_flags.extend(["--cache-size".into(), bytes.to_string().into()]);
         }
+        let mut agent_flags: Vec<OsString> = Vec::new();
+        if wish.faults {
+            coordinator_flags.push("--faults".into());
+            agent_flags.push("--faults".into());
+        }
         let (exits_sender, exits) = mpsc::channel(EXITS_WAITING_MAX);
         let mut cluster = Cluster {
             folder,
             memory,
             coordinator_flags,
+            agent_flags,
             program,
             processes: BTreeMap::new(),
             exits_sender,
@@ -142,6 +149,7 @@ impl Cluster {
             ProcessName::Agent(_) => {
                 arguments.extend(["agent".into(), "--disk".into(), folder.join("disk").into()]);
                 arguments.extend(["--size".into(), self.memory.agent_bytes.to_string().into()]);
+                arguments.extend(self.agent_flags.iter().cloned());
             }
             ProcessName::Coordinator => {
                 arguments.extend(["coordinator".into(), "--state".into(), folder.join("state").into()]);

@@ -3,6 +3,7 @@
 mod array;
 mod cache;
 mod explain;
+mod fault;
 mod get;
 mod health;
 mod json;
@@ -33,6 +34,7 @@ pub(crate) async fn run(command: Command, endpoint: &str, output: Output) -> Res
         Command::Member(MemberCommand::List) => member::list(&connect(endpoint).await?, output).await,
         Command::Explain(arguments) => explain::run(endpoint, arguments, output).await,
         Command::Cache(command) => cache::run(&connect(endpoint).await?, command, output).await,
+        Command::Fault(command) => fault::run(&connect(endpoint).await?, command, output).await,
         Command::Array(ArrayCommand::Create(arguments)) => array::create(endpoint, arguments, output).await,
         Command::Array(ArrayCommand::Show) => array::show(&connect(endpoint).await?, output).await,
         Command::Health { address } => health::run(&address, output).await,

@@ -85,7 +85,6 @@ fn tell_what_has_no_effect(arguments: &DevClusterArguments) {
     let flags = [
         ("--metadata", arguments.metadata.is_some(), "metadata lives in a file of the coordinator for now"),
         ("--policy", arguments.policy.is_some(), "this version has one policy"),
-        ("--faults", arguments.faults, "this version has no `fault` commands"),
     ];
     for (flag, given, why) in flags {
         if given {
@@ -104,6 +103,7 @@ fn wish(arguments: &DevClusterArguments) -> Wish {
         listen: arguments.listen,
         is_unsafe: arguments.r#unsafe,
         cache_bytes: arguments.cache_size,
+        faults: arguments.faults,
     }
 }
 

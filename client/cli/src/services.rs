@@ -19,18 +19,20 @@ use crate::{
     quantity,
 };
 
-const AGENT_SETTINGS: [Setting; 3] = [
+const AGENT_SETTINGS: [Setting; 4] = [
     Setting { name: "disk", default: None },
     Setting { name: "size", default: None },
     Setting { name: "listen", default: Some("127.0.0.1:7421") },
+    Setting { name: "faults", default: Some("false") },
 ];
 
-const COORDINATOR_SETTINGS: [Setting; 5] = [
+const COORDINATOR_SETTINGS: [Setting; 6] = [
     Setting { name: "state", default: None },
     Setting { name: "listen", default: Some("127.0.0.1:7420") },
     Setting { name: "start_patience", default: Some("5s") },
     Setting { name: "cache_size", default: Some("256MiB") },
     Setting { name: "unsafe", default: Some("false") },
+    Setting { name: "faults", default: Some("false") },
 ];
 
 /// Prefix of the environment variables that set up an agent.
@@ -40,7 +42,12 @@ pub(crate) const AGENT_PREFIX: &str = "STRIPESET_AGENT_";
 pub(crate) const COORDINATOR_PREFIX: &str = "STRIPESET_COORDINATOR_";
 
 pub(crate) async fn agent(arguments: AgentArguments, output: Output) -> Result<(), Failure> {
-    let flags = [("disk", arguments.disk), ("size", arguments.size), ("listen", arguments.listen)];
+    let flags = [
+        ("disk", arguments.disk),
+        ("size", arguments.size),
+        ("listen", arguments.listen),
+        ("faults", arguments.faults.then(|| "true".to_owned())),
+    ];
     let mut values = config::gather(
         &AGENT_SETTINGS,
         arguments.config.as_deref(),
@@ -51,13 +58,14 @@ pub(crate) async fn agent(arguments: AgentArguments, output: Output) -> Result<(
     let disk = values.required("disk", path);
     let size = values.optional("size", quantity::size);
     let listen = values.required("listen", address::parse_socket);
+    let faults = values.required("faults", yes_or_no);
     values.checked()?;
-    let (Some(disk), Some(listen)) = (disk, listen) else { return Ok(()) };
+    let (Some(disk), Some(listen), Some(faults)) = (disk, listen, faults) else { return Ok(()) };
     if arguments.print_config {
         return show(&values, output);
     }
     let stop = begin(arguments.child_of)?;
-    let agent = Agent::bind(AgentConfig { disk: disk.clone(), size, listen }).await;
+    let agent = Agent::bind(AgentConfig { disk: disk.clone(), size, listen, faults }).await;
     let agent =
         agent.map_err(|error| Failure::failed(format!("cannot serve {}: {error}", disk.display())))?;
     bounded(agent.serve(stop.clone()), &stop).await
@@ -70,6 +78,7 @@ pub(crate) async fn coordinator(arguments: CoordinatorArguments, output: Output)
         ("start_patience", arguments.start_patience),
         ("cache_size", arguments.cache_size),
         ("unsafe", arguments.r#unsafe.then(|| "true".to_owned())),
+        ("faults", arguments.faults.then(|| "true".to_owned())),
     ];
     let mut values = config::gather(
         &COORDINATOR_SETTINGS,
@@ -83,17 +92,25 @@ pub(crate) async fn coordinator(arguments: CoordinatorArguments, output: Output)
     let start_patience = values.required("start_patience", quantity::duration);
     let cache_bytes = values.required("cache_size", memory);
     let is_unsafe = values.required("unsafe", yes_or_no);
+    let faults = values.required("faults", yes_or_no);
     values.checked()?;
     let (Some(state), Some(listen), Some(start_patience)) = (state, listen, start_patience) else {
         return Ok(());
     };
-    let (Some(cache_bytes), Some(is_unsafe)) = (cache_bytes, is_unsafe) else { return Ok(()) };
+    let (Some(cache_bytes), Some(is_unsafe), Some(faults)) = (cache_bytes, is_unsafe, faults) else {
+        return Ok(());
+    };
     if arguments.print_config {
         return show(&values, output);
     }
     let stop = begin(arguments.child_of)?;
-    let config =
-        CoordinatorConfig { start_patience, cache_bytes, is_unsafe, ..CoordinatorConfig::new(listen, state) };
+    let config = CoordinatorConfig {
+        start_patience,
+        cache_bytes,
+        is_unsafe,
+        faults,
+        ..CoordinatorConfig::new(listen, state)
+    };
     let coordinator = Coordinator::bind(config).await;
     let coordinator = coordinator.map_err(|error| Failure::failed(format!("cannot serve: {error}")))?;
     bounded(coordinator.serve(stop.clone()), &stop).await

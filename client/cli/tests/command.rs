@@ -15,6 +15,8 @@ mod crash;
 mod demo;
 #[path = "command/dev.rs"]
 mod dev;
+#[path = "command/faults.rs"]
+mod faults;
 #[path = "command/harness.rs"]
 mod harness;
 #[path = "command/losses.rs"]

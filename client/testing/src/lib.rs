@@ -126,8 +126,12 @@ impl Cluster {
 
     /// Starts an agent (again), on the address that it had.
     pub async fn start_agent(&mut self, index: usize) {
-        let config =
-            AgentConfig { disk: self.disk(index), size: Some(DISK_BYTES), listen: self.agents[index].0 };
+        let config = AgentConfig {
+            disk: self.disk(index),
+            size: Some(DISK_BYTES),
+            listen: self.agents[index].0,
+            faults: false,
+        };
         let agent = Agent::bind(config).await.unwrap_or_else(|error| panic!("agent {index}: {error}"));
         let (stop, stopping) = shutdown::manual();
         self.agents[index].0 = agent.local_addr();

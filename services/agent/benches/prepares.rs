@@ -283,7 +283,7 @@ async fn partial(client: &mut Client, options: &Options, outstanding: usize) -> 
 async fn agent(folder: &Path) -> Agent {
     let listen = "127.0.0.1:0".parse().unwrap();
     let disk = folder.join("disk");
-    Agent::bind(AgentConfig { disk, size: Some(DISK_BYTES), listen }).await.unwrap()
+    Agent::bind(AgentConfig { disk, size: Some(DISK_BYTES), listen, faults: false }).await.unwrap()
 }
 
 fn main() {

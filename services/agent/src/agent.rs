@@ -15,6 +15,7 @@ use stripeset_proto::{
     limits::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES},
     v1::{
         agent_data_service_server::{AgentDataServiceServer, SERVICE_NAME as DATA_SERVICE_NAME},
+        agent_fault_service_server::AgentFaultServiceServer,
         agent_service_server::{AgentServiceServer, SERVICE_NAME},
     },
 };
@@ -36,10 +37,13 @@ use uuid::Uuid;
 
 use crate::{
     disk::{
+        Disk,
+        faulty::{FaultHandle, FaultyDisk},
         open::{self, Found},
         watched::Watched,
     },
     error::AgentError,
+    fault_service::FaultService,
     queue::{self, DiskThread, Queue},
     service::{ServedDisk, Service},
     store::{OpenError, Store},
@@ -73,6 +77,8 @@ pub struct AgentConfig {
     pub size: Option<u64>,
     /// Address to serve at; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Faults are injected on demand.
+    pub faults: bool,
 }
 
 /// An opened disk and a bound socket, ready to serve.
@@ -81,6 +87,7 @@ pub struct Agent {
     local_addr: SocketAddr,
     store: Store,
     disk: ServedDisk,
+    faults: Option<FaultHandle>,
 }
 
 impl std::fmt::Debug for Agent {
@@ -96,20 +103,22 @@ impl Agent {
     /// Binds the address, opens the disk (creates and formats it if it is absent and a size is given), locks it, and
     /// finds out what it holds. Nothing is created or formatted if the address cannot be had.
     pub async fn bind(config: AgentConfig) -> Result<Agent, AgentError> {
-        let AgentConfig { disk, size, listen } = config;
+        let AgentConfig { disk, size, listen, faults } = config;
         let listener =
             TcpListener::bind(listen).await.map_err(|error| AgentError::listening(listen, error))?;
         let local_addr = listener.local_addr().map_err(|error| AgentError::listening(listen, error))?;
         let path = disk.clone();
         // A scan may take seconds, and others may share the runtime.
-        let opened = tokio::task::spawn_blocking(move || open_store(&disk, size)).await;
+        let faults = faults.then(FaultHandle::default);
+        let misbehaving = faults.clone();
+        let opened = tokio::task::spawn_blocking(move || open_store(&disk, size, misbehaving)).await;
         let (store, disk) = match opened {
             Ok(opened) => opened?,
             Err(error) => return Err(AgentError::opening(&path, std::io::Error::other(error))),
         };
         let ServedDisk { disk_id, direct, .. } = disk;
         tracing::info!(disk = %path.display(), %disk_id, direct, %local_addr, "agent is bound");
-        Ok(Agent { listener, local_addr, store, disk })
+        Ok(Agent { listener, local_addr, store, disk, faults })
     }
 
     /// The address served at.
@@ -120,13 +129,18 @@ impl Agent {
     /// Serves until `shutdown` starts. Then takes in no new work, finishes and syncs what has begun, and returns; at the
     /// latest 11 seconds later, with an error if the disk was not done.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AgentError> {
-        let Agent { listener, disk, store, .. } = self;
+        let Agent { listener, disk, store, faults, .. } = self;
         let DiskThread { queue, mut ended, failed } = queue::start(store).map_err(AgentError::Thread)?;
         // Random numbers of different starts differ; that is all they are for.
         let incarnation = Uuid::new_v4().as_u64_pair().0;
         let service = Service::new(queue.clone(), shutdown.clone(), disk, incarnation);
         let (health, health_service) = health_reporter();
-        let routes = routes(service)?.add_service(health_service);
+        let mut routes = routes(service)?.add_service(health_service);
+        if let Some(handle) = &faults {
+            tracing::warn!("faults are injected on demand");
+            let service = FaultService::new(queue.clone(), handle.clone());
+            routes = routes.add_service(AgentFaultServiceServer::new(service));
+        }
         tell_health(&health, ServingStatus::Serving).await;
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let stop = shutdown.clone();
@@ -144,6 +158,9 @@ impl Agent {
             () = tick(&queue) => Ok(()),
         };
         let finish = async {
+            if let Some(handle) = faults {
+                handle.stop();
+            }
             queue.stop().await;
             ended.await
         };
@@ -156,7 +173,11 @@ impl Agent {
 }
 
 /// Opens the disk at `path`, formats it if it is blank and may be, and finds out what it holds.
-fn open_store(path: &Path, size: Option<u64>) -> Result<(Store, ServedDisk), AgentError> {
+fn open_store(
+    path: &Path,
+    size: Option<u64>,
+    faults: Option<FaultHandle>,
+) -> Result<(Store, ServedDisk), AgentError> {
     let disk = match open::open(path, size)? {
         Found::Used(disk) => disk,
         Found::Blank(mut disk) => {
@@ -167,7 +188,11 @@ fn open_store(path: &Path, size: Option<u64>) -> Result<(Store, ServedDisk), Age
         }
     };
     let direct = disk.direct();
-    let (disk, watch) = Watched::new(Box::new(disk));
+    let disk: Box<dyn Disk> = match faults {
+        Some(handle) => Box::new(FaultyDisk::new(Box::new(disk), handle)),
+        None => Box::new(disk),
+    };
+    let (disk, watch) = Watched::new(disk);
     let store = Store::open(Box::new(disk)).map_err(|error| {
         let path = path.to_owned();
         match error {

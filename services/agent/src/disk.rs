@@ -1,7 +1,8 @@
 //! What the store asks of a disk: read, write, sync, give back. Decides nothing about what the bytes mean.
 //!
 //! There are a file and a block device ([`mod@file`]), one in memory that crashes and lies on demand (`simulated`, for
-//! tests), and one that measures another ([`watched`], [`health`]). Writes may reach the medium in any order, in
+//! tests), one that measures another ([`watched`], [`health`]), and one that
+//! makes another misbehave ([`faulty`]). Writes may reach the medium in any order, in
 //! pieces of 512 bytes, until a sync; a sync that failed leaves that open for ever.
 //!
 //! All offsets and lengths are multiples of [`BLOCK_BYTES`], and all memory is a [`Buffer`]'s: that is what a disk without
@@ -12,6 +13,7 @@ use std::io;
 pub(crate) mod buffer;
 #[cfg(test)]
 mod conformance;
+pub(crate) mod faulty;
 pub(crate) mod file;
 pub(crate) mod health;
 pub(crate) mod open;

@@ -215,6 +215,14 @@ impl Layout {
         self.data_offset() + self.units * self.unit_bytes() as u64
     }
 
+    /// The unit and the sector that a byte of the disk is in.
+    pub(crate) fn place_of(&self, offset: u64) -> Option<(u64, usize)> {
+        let into = offset.checked_sub(self.data_offset())?;
+        let unit = into / self.unit_bytes() as u64;
+        let sector = (into % self.unit_bytes() as u64) as usize / SECTOR_BYTES;
+        (unit < self.units).then_some((unit, sector))
+    }
+
     /// Where a sector of a unit starts.
     pub(crate) fn sector_offset(&self, unit: u64, sector: usize) -> u64 {
         self.data_offset() + unit * self.unit_bytes() as u64 + (sector * SECTOR_BYTES) as u64
@@ -262,6 +270,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_byte_of_the_disk_is_in_one_sector() {
+        let layout = Layout::new(64 * MIB, 65_536, MIB, RAID5).unwrap();
+        for (unit, sector) in [(0, 0), (0, 15), (1, 0), (layout.units() - 1, 15)] {
+            let offset = layout.sector_offset(unit, sector);
+            for byte in [0, 1, 4095] {
+                assert_eq!(layout.place_of(offset + byte), Some((unit, sector)));
+            }
+        }
+        assert_eq!(layout.place_of(layout.data_offset() - 1), None);
+        assert_eq!(layout.place_of(layout.end()), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 mod agent;
 mod disk;
 mod error;
+mod fault_service;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod group;

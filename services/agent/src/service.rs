@@ -459,7 +459,7 @@ impl From<UnitView> for v1::UnitRecord {
 }
 
 /// What a refusal is to the caller of a unary call.
-fn of_refusal(refusal: Refusal) -> Error {
+pub(crate) fn of_refusal(refusal: Refusal) -> Error {
     let message = refusal.to_string();
     let kind = match refusal {
         Refusal::Invalid(_) => ErrorKind::InvalidArgument,

@@ -49,6 +49,7 @@ mod read;
 mod replay;
 mod settle;
 mod table;
+pub(crate) mod tamper;
 mod weakness;
 
 use flush::Staging;

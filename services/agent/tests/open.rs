@@ -14,7 +14,13 @@ use tempfile::TempDir;
 const MIB: u64 = 1024 * 1024;
 
 async fn bind(disk: &Path, size: Option<u64>) -> Result<Agent, AgentError> {
-    Agent::bind(AgentConfig { disk: disk.to_owned(), size, listen: "127.0.0.1:0".parse().unwrap() }).await
+    Agent::bind(AgentConfig {
+        disk: disk.to_owned(),
+        size,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        faults: false,
+    })
+    .await
 }
 
 /// Why it is not opened; the message has to say which disk is meant.
@@ -161,11 +167,14 @@ async fn an_address_in_use_is_refused_before_a_disk_is_created() {
     let (folder, disk) = folder();
     let agent = bind(&disk, Some(8 * MIB)).await.unwrap();
     let other = folder.path().join("other");
-    let config = AgentConfig { disk: other.clone(), size: Some(8 * MIB), listen: agent.local_addr() };
+    let config =
+        AgentConfig { disk: other.clone(), size: Some(8 * MIB), listen: agent.local_addr(), faults: false };
     let error = Agent::bind(config).await.unwrap_err();
     assert!(matches!(error, AgentError::AddressInUse { address } if address == agent.local_addr()));
     assert!(!other.exists());
     let listen = "192.0.2.1:1".parse().unwrap();
-    let error = Agent::bind(AgentConfig { disk: other, size: Some(8 * MIB), listen }).await.unwrap_err();
+    let error = Agent::bind(AgentConfig { disk: other, size: Some(8 * MIB), listen, faults: false })
+        .await
+        .unwrap_err();
     assert!(matches!(error, AgentError::Listen { .. }));
 }

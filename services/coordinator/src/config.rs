@@ -17,6 +17,8 @@ pub struct CoordinatorConfig {
     pub cache_bytes: usize,
     /// Modes of the cache may be chosen in which parity can be poisoned.
     pub is_unsafe: bool,
+    /// Faults are injected on demand.
+    pub faults: bool,
 }
 
 impl CoordinatorConfig {
@@ -31,6 +33,7 @@ impl CoordinatorConfig {
             start_patience: Self::START_PATIENCE,
             cache_bytes: CACHE_BYTES,
             is_unsafe: false,
+            faults: false,
         }
     }
 }

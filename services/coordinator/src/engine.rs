@@ -27,6 +27,7 @@ mod partial;
 mod read;
 pub mod resolve;
 mod shard;
+pub mod steps;
 mod weakness;
 mod write;
 
@@ -47,7 +48,7 @@ use stripeset_stripe::{
 use thiserror::Error;
 use tokio::sync::watch;
 
-use self::{commit::CommitQueues, locks::StripeLocks, merge::WaitingWrites};
+use self::{commit::CommitQueues, locks::StripeLocks, merge::WaitingWrites, steps::Steps};
 pub use self::{
     read::ReadRange,
     weakness::Weak,
@@ -100,6 +101,8 @@ pub struct Engine {
     reading: Mutex<Reading>,
     locks: Arc<StripeLocks>,
     waiting_writes: WaitingWrites,
+    /// Where writes can be made to stop.
+    pub steps: Steps,
     #[cfg(feature = "simulation")]
     weakness: std::sync::OnceLock<Weak>,
     // The newest decided version of shards whose commit was not yet answered.
@@ -127,6 +130,7 @@ impl Engine {
             reading: Mutex::default(),
             locks: Arc::default(),
             waiting_writes: WaitingWrites::default(),
+            steps: Steps::default(),
             #[cfg(feature = "simulation")]
             weakness: std::sync::OnceLock::new(),
             decided: DashMap::new(),

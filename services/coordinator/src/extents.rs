@@ -157,6 +157,8 @@ pub struct Extents {
     geometry: Geometry,
     space: Mutex<Space>,
     growing: tokio::sync::Mutex<()>,
+    // Where the next small write goes, if somebody said so.
+    hint: Mutex<Option<Logical>>,
     meta: Meta,
     members: Arc<Members>,
     versions: Arc<VersionSequence>,
@@ -172,7 +174,8 @@ impl Extents {
     ) -> Self {
         let space = Mutex::new(Space::new(geometry));
         let growing = tokio::sync::Mutex::new(());
-        Extents { chunks: Chunks::default(), geometry, space, growing, meta, members, versions }
+        let hint = Mutex::default();
+        Extents { chunks: Chunks::default(), geometry, space, growing, hint, meta, members, versions }
     }
 
     /// Lengths and profile of all chunks.
@@ -244,6 +247,22 @@ impl Extents {
             needed: (sectors * stripeset_stripe::SECTOR_BYTES) as u64,
             free: self.free_bytes(),
         })
+    }
+
+    /// The next small write is to begin at this sector, if it is free then.
+    pub fn hint(&self, logical: Logical) {
+        *self.hint.lock().unwrap_or_else(PoisonError::into_inner) = Some(logical);
+    }
+
+    /// Takes sectors where the last hint said, and whether their stripe was empty; `None` if there was no hint, or they are
+    /// not free.
+    pub fn take_hinted(&self, sectors: usize) -> Option<(Piece, bool)> {
+        let logical = self.hint.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let taken = self.space().take_at(logical, sectors);
+        if taken.is_none() {
+            tracing::warn!(logical = logical.0, sectors, "what was hinted at is not free");
+        }
+        taken
     }
 
     /// Gives sectors back.

@@ -1,6 +1,7 @@
 //! The gRPC face of the coordinator: checks, converts, hands work to tasks that outlive the call, converts back.
 
 pub mod array;
+pub mod fault;
 pub mod object;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -50,6 +51,11 @@ impl Shared {
         array.engine.cache().set_capacity(self.config.cache_bytes);
         *self.array.write().unwrap_or_else(PoisonError::into_inner) = Some(array.clone());
         Ok(array)
+    }
+
+    /// Whether faults are injected on demand.
+    pub fn faults(&self) -> bool {
+        self.config.faults
     }
 
     /// The array, if there is one.

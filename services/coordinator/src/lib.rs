@@ -10,6 +10,7 @@ pub mod config;
 pub mod engine;
 mod explain;
 pub mod extents;
+mod faults;
 pub mod grpc;
 pub mod members;
 pub mod meta;
@@ -27,7 +28,10 @@ use std::{
 
 use stripeset_proto::{
     limits,
-    v1::{array_service_server::ArrayServiceServer, object_service_server::ObjectServiceServer},
+    v1::{
+        array_service_server::ArrayServiceServer, fault_service_server::FaultServiceServer,
+        object_service_server::ObjectServiceServer,
+    },
 };
 use stripeset_stripe::code::{KernelFault, self_test};
 use stripeset_telemetry::shutdown::{STOP_LIMIT, Shutdown};
@@ -40,7 +44,7 @@ use uuid::Uuid;
 pub use config::CoordinatorConfig;
 
 use crate::{
-    grpc::{Shared, array::ArrayHandler, object::ObjectHandler},
+    grpc::{Shared, array::ArrayHandler, fault::FaultHandler, object::ObjectHandler},
     meta::{Meta, MetaError},
     versions::VersionSequence,
 };
@@ -196,6 +200,7 @@ async fn router(shared: Arc<Shared>) -> tonic::transport::server::Router {
     let objects = ObjectServiceServer::new(ObjectHandler { shared: shared.clone() })
         .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::MESSAGE_BYTES_MAX);
+    let faults = shared.faults().then(|| FaultServiceServer::new(FaultHandler { shared: shared.clone() }));
     let arrays = ArrayServiceServer::new(ArrayHandler { shared })
         .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::MESSAGE_BYTES_MAX);
@@ -215,6 +220,7 @@ async fn router(shared: Arc<Shared>) -> tonic::transport::server::Router {
         .max_frame_size(limits::FRAME_BYTES_MAX)
         .add_service(objects)
         .add_service(arrays)
+        .add_optional_service(faults)
         .add_service(health_service)
         .add_optional_service(reflection.build_v1().ok())
         .add_optional_service(reflection_alpha.build_v1alpha().ok())

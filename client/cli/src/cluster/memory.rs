@@ -38,6 +38,7 @@ pub(crate) struct Wish {
     /// For this run alone; so is what follows.
     pub(crate) is_unsafe: bool,
     pub(crate) cache_bytes: Option<u64>,
+    pub(crate) faults: bool,
 }
 
 impl Memory {

@@ -76,10 +76,9 @@ async fn settings_are_shown_with_where_they_come_from() {
     command.arg("--config").arg(&config);
     let shown = end(command).await.expect(0).stdout;
     let file = format!("disk = \"/d\"  # file {}\n", config.display());
-    assert_eq!(
-        shown,
-        file + "size = \"1GiB\"  # environment STRIPESET_AGENT_SIZE\nlisten = \"0.0.0.0:1\"  # flag --listen\n"
-    );
+    let rest = "size = \"1GiB\"  # environment STRIPESET_AGENT_SIZE\nlisten = \"0.0.0.0:1\"  # flag --listen\n\
+                faults = \"false\"  # default\n";
+    assert_eq!(shown, file + rest);
 
     let json =
         run(&["coordinator", "--state", "s", "--print-config", "--output", "json"]).await.expect(0).json();

@@ -45,7 +45,7 @@ impl Running {
         let disk = ServedDisk { path: Arc::new("simulated".into()), disk_id, direct: false, watch };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let local_addr = listener.local_addr().unwrap();
-        Running::start(Agent { listener, local_addr, store, disk })
+        Running::start(Agent { listener, local_addr, store, disk, faults: None })
     }
 
     async fn channel(&self) -> Channel {

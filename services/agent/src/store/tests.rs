@@ -28,6 +28,7 @@ mod lies;
 mod model;
 mod restart;
 mod rules;
+mod tamper;
 
 const UNIT_BYTES: u32 = 16 * 1024;
 const SECTORS: usize = UNIT_BYTES as usize / SECTOR_BYTES;

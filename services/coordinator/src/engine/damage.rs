@@ -73,7 +73,7 @@ impl Engine {
 
     async fn rebuild_shard(&self, stripe: &StripeRef, shard: Shard) {
         let unit_sectors = stripe.geometry().unit_sectors();
-        let whole = Gather { first_sector: 0, sectors: unit_sectors as u32, patient: true };
+        let whole = Gather { first_sector: 0, sectors: unit_sectors as u32, patient: true, without: 0 };
         let gathered = self.gather(stripe, whole).await;
         let member = self.member_of(stripe, shard);
         let Some(content) = self.content(stripe, shard, gathered) else {
@@ -190,7 +190,7 @@ fn repairable(gathered: &Gathered) -> Vec<Gather> {
         let at = gathered.first_sector + sector as u32;
         match ranges.last_mut() {
             Some(last) if last.first_sector + last.sectors == at => last.sectors += 1,
-            _ => ranges.push(Gather { first_sector: at, sectors: 1, patient: true }),
+            _ => ranges.push(Gather { first_sector: at, sectors: 1, patient: true, without: 0 }),
         }
     }
     ranges

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use stripeset_proto::v1::{self, RefusalKind, session_request::Operation};
 use stripeset_stripe::{Version, geometry::Shard};
 
-use super::{Engine, change::Operations, commit::Decided, owned::Owned, write::WriteError};
+use super::{Engine, change::Operations, commit::Decided, owned::Owned, steps::Step, write::WriteError};
 use crate::{
     extents::StripeRef,
     members::{ErrorCount, Service, link::CallError},
@@ -32,6 +32,7 @@ impl Engine {
         if !owned.gave_up_waiting() && self.is_being_resolved(stripe) {
             return Err(WriteError::BeingResolved);
         }
+        let is_partial = operations.iter().any(|(_, operation)| !operation.fresh);
         let shards: Vec<Shard> = operations.iter().map(|(shard, _)| *shard).collect();
         let prepares =
             operations.into_iter().map(|(shard, operation)| self.prepare(stripe, shard, operation));
@@ -53,6 +54,9 @@ impl Engine {
                     failed.push((member.index, format!("a write failed there: {error}")));
                 }
             }
+        }
+        if is_partial {
+            self.steps.pass(Step::RmwPrepared).await;
         }
         if let Some(refused) = refused {
             return Err(self.abort(owned, stripe, version, shards, refused).await);

@@ -28,6 +28,8 @@ pub(super) struct Gather {
     pub(super) sectors: u32,
     /// Wait for every member until it answers or its link gives it up; otherwise go round slow ones.
     pub(super) patient: bool,
+    /// Shards that are not asked, one bit for each: as if their members were lost.
+    pub(super) without: u32,
 }
 
 /// Sectors of one data shard.
@@ -87,7 +89,8 @@ impl Engine {
     pub(super) async fn gather(&self, stripe: &StripeRef, range: Gather) -> Gathered {
         let profile = stripe.geometry().profile();
         let (k, n) = (profile.data_shards(), profile.shards());
-        let asked = |shard: &Shard| self.member_of(stripe, *shard).worth_asking();
+        let left_out = |shard: &Shard| range.without >> shard.0 & 1 == 1;
+        let asked = |shard: &Shard| !left_out(shard) && self.member_of(stripe, *shard).worth_asking();
         let data_at_hand = (0..k as u8).map(Shard).all(|shard| asked(&shard));
         let request = |shard: Shard, sectors: u32| ShardRequest {
             shard,
@@ -98,9 +101,10 @@ impl Engine {
         };
         // Parity records are always wanted, for the vector and the checksums; parity bytes only to rebuild.
         let parity_sectors = if data_at_hand { 0 } else { range.sectors };
-        let requests = stripe.shards().filter(|shard| range.patient || asked(shard)).map(|shard| {
-            request(shard, if usize::from(shard.0) < k { range.sectors } else { parity_sectors })
-        });
+        let requests =
+            stripe.shards().filter(|shard| range.patient && !left_out(shard) || asked(shard)).map(|shard| {
+                request(shard, if usize::from(shard.0) < k { range.sectors } else { parity_sectors })
+            });
         let mut reads = vec![Err(ShardFault::Absent); n];
         self.collect(stripe, requests.collect(), range.patient, &mut reads).await;
         let mut view = View::new(stripe, range.first_sector, reads);
@@ -261,6 +265,7 @@ impl<'a> View<'a> {
             let member = engine.member_of(self.stripe, shard);
             self.reads[usize::from(shard.0)].as_ref().is_err_and(|fault| *fault == ShardFault::Absent)
                 && !member.is_out()
+                && range.without >> shard.0 & 1 == 0
         });
         let versions: Vec<_> =
             self.reads.iter().map(|read| read.as_ref().ok().map(|read| read.version)).collect();

@@ -23,6 +23,7 @@ use super::{
     new_bytes::NewBytes,
     owned::Owned,
     partial::Written,
+    steps::Step,
     write::{Tries, WriteError},
 };
 use crate::extents::StripeRef;
@@ -143,11 +144,15 @@ impl Engine {
         }
         let (outcome, next) = match written {
             Ok(Written { version, owned, pages }) => {
+                self.steps.pass(Step::RmwDecided).await;
                 let goes_on = in_a_row < IN_A_ROW_MAX && self.waiting_writes.any(stripe.address());
                 (Ok(version), self.pass_on(owned, pages, in_a_row, goes_on))
             }
             Err(error) => (Err(Arc::new(error)), None),
         };
+        if outcome.is_ok() {
+            self.steps.pass(Step::Acknowledge).await;
+        }
         answer(batch, &outcome);
         next
     }

@@ -25,6 +25,7 @@ use super::{
     gather::{Damage, Gather, Gathered},
     new_bytes::NewBytes,
     owned::Owned,
+    steps::Step,
     write::WriteError,
 };
 use crate::extents::StripeRef;
@@ -53,6 +54,7 @@ impl Engine {
         let Some(fetched) = self.fetch(stripe, &plan, known).await else {
             return self.write_thoroughly(owned, stripe, new, pages).await;
         };
+        self.steps.pass(Step::RmwRead).await;
         self.count_partial(pages.as_mut(), &plan, &covered, plan.reads());
         let version = self.versions.take();
         let change = Change {
@@ -108,7 +110,12 @@ impl Engine {
         let covered = new.covered(geometry.stripe_sectors());
         let verticals = || covered.iter_ones().map(|sector| sector % geometry.unit_sectors());
         let (first, last) = (verticals().min().unwrap_or(0), verticals().max().unwrap_or(0));
-        let hasty = Gather { first_sector: first as u32, sectors: (last - first + 1) as u32, patient: false };
+        let hasty = Gather {
+            first_sector: first as u32,
+            sectors: (last - first + 1) as u32,
+            patient: false,
+            without: 0,
+        };
         let range = Gather { patient: true, ..hasty };
         let mut gathered = self.gather(stripe, hasty).await;
         let whole_shards = gathered.damage.iter().any(|damage| matches!(damage, Damage::Shard(_)));
@@ -120,6 +127,7 @@ impl Engine {
         if self.rebuild_damaged_shards(stripe, &gathered).await {
             gathered = self.gather(stripe, range).await;
         }
+        self.steps.pass(Step::RmwRead).await;
         let plan = plan(geometry, &covered, |_| Content::Unsure, self.reading());
         self.write_gathered(owned, stripe, &gathered, new, Some((taken, plan))).await
     }

@@ -199,6 +199,9 @@ impl Packing {
     /// its stripe is fresh.
     async fn place(&mut self, sectors: usize) -> Result<Vec<(Piece, bool)>, StoreError> {
         let stripe_sectors = self.engine.extents.geometry().stripe_sectors();
+        if let Some(hinted) = self.engine.extents.take_hinted(sectors) {
+            return Ok(vec![hinted]);
+        }
         let (mut pieces, mut missing) = (Vec::new(), sectors);
         while missing > 0 {
             let Some(open) = &mut self.open else {

@@ -169,6 +169,19 @@ impl Space {
         Some(pieces)
     }
 
+    /// Takes sectors at a place, and says whether their stripe was empty; `None`, and nothing taken, if one of them is in
+    /// use, or they are not all in one stripe of a chunk that there is.
+    pub fn take_at(&mut self, logical: Logical, sectors: usize) -> Option<(Piece, bool)> {
+        let row_sectors = self.geometry.stripe_sectors();
+        let stripe = self.geometry.place(logical).stripe;
+        let first_sector = (logical.0 - self.geometry.stripe_start(stripe).0) as usize / SECTOR_BYTES;
+        let chunk = self.chunks.get_mut(&stripe.chunk.0)?;
+        let was_empty = chunk.rows[stripe.row.0 as usize] == RowSpace::Empty;
+        let fits = first_sector + sectors <= row_sectors;
+        (fits && chunk.set(stripe.row, first_sector, sectors, true, row_sectors))
+            .then_some((Piece { stripe, first_sector, sectors }, was_empty))
+    }
+
     /// Marks a logical range used. `false` if it is outside all chunks or partly used; then some of it may be marked.
     pub fn take(&mut self, logical: Logical, length: u64) -> bool {
         self.set(logical, length, true)

@@ -16,6 +16,7 @@ use crate::{
     array::{Array, READ_BYTES_MAX},
     engine::ReadRange,
     extents::{StripeRef, pins::Pin},
+    members::MemberIndex,
     meta::{Extent, ObjectRecord},
 };
 
@@ -187,7 +188,31 @@ fn memory(array: &Array, length: u64) -> Result<OwnedSemaphorePermit, Error> {
 
 async fn read_part(array: &Arc<Array>, part: Part) -> Result<Vec<Bytes>, Error> {
     let stripe: StripeRef = array.engine.extents.stripe(part.stripe);
-    let mut pieces = array.engine.read(&stripe, &part.ranges).await?;
+    let pieces = array.engine.read(&stripe, &part.ranges).await?;
+    Ok(cut(&part, pieces))
+}
+
+impl Array {
+    /// Bytes of a range of an object as they are without some members: `extents` cover the range.
+    pub(crate) async fn read_without(
+        self: &Arc<Self>,
+        extents: &[(u64, Extent)],
+        range: std::ops::Range<u64>,
+        members: &[MemberIndex],
+    ) -> Result<Bytes, Error> {
+        let mut bytes = BytesMut::new();
+        let geometry = *self.engine.extents.geometry();
+        for part in parts(geometry, extents, range.start, range.end - range.start) {
+            let stripe = self.engine.extents.stripe(part.stripe);
+            let pieces = self.engine.read_without(&stripe, &part.ranges, members).await?;
+            cut(&part, pieces).iter().for_each(|piece| bytes.extend_from_slice(piece));
+        }
+        Ok(bytes.freeze())
+    }
+}
+
+/// Leaves out what was read around the bytes asked for.
+fn cut(part: &Part, mut pieces: Vec<Bytes>) -> Vec<Bytes> {
     let (mut skip, mut take) = (part.skip, part.take);
     for piece in &mut pieces {
         let front = piece.len().min(skip);
@@ -196,7 +221,7 @@ async fn read_part(array: &Arc<Array>, part: Part) -> Result<Vec<Bytes>, Error> 
         piece.truncate(take);
         take -= piece.len();
     }
-    Ok(pieces)
+    pieces
 }
 
 /// Bytes of a range of an object that its extents cover.

@@ -12,6 +12,7 @@ async fn prepare_commit_and_read_and_the_same_after_a_restart_on_a_file() {
         disk: folder.path().join("disk"),
         size: Some(8 * 1024 * 1024),
         listen: "127.0.0.1:0".parse().unwrap(),
+        faults: false,
     };
     let bytes: Vec<u8> = (0..UNIT_BYTES).map(|index| (index / 7) as u8).collect();
     let mut expected = None;
