@@ -247,7 +247,8 @@ async fn fresh(client: &mut Client, options: &Options, outstanding: usize, next:
     measured
 }
 
-/// Partial writes of one sector to units at random, each over the one before it in its unit, which that commits.
+/// Partial writes of one sector to units at random, each over the one before it in its unit, which that commits; and
+/// committed in batches, as a coordinator does.
 async fn partial(client: &mut Client, options: &Options, outstanding: usize) -> Measured {
     let mut newest = Vec::new();
     for unit in 0..PARTIAL_UNITS {
@@ -260,6 +261,7 @@ async fn partial(client: &mut Client, options: &Options, outstanding: usize) -> 
     }
     client.all_answered().await;
     let sector = run(0, 1);
+    let mut prepared = Vec::new();
     let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
     let measured = measure(options.seconds, SECTOR_BYTES, async || {
         while client.sent.len() < outstanding {
@@ -272,8 +274,14 @@ async fn partial(client: &mut Client, options: &Options, outstanding: usize) -> 
             let prepare = client.prepare(unit, Some(newest[unit as usize]), run);
             client.send(prepare).await;
             newest[unit as usize] = client.version;
+            prepared.push(v1::UnitVersion { unit, version: Some(version(client.version)) });
         }
-        vec![client.answer().await]
+        let took = client.answer().await;
+        if prepared.len() >= COMMIT_BATCH + outstanding {
+            let writes = prepared.drain(..COMMIT_BATCH).collect();
+            client.send(Operation::Commit(v1::CommitOperation { writes })).await;
+        }
+        vec![took]
     })
     .await;
     client.all_answered().await;
