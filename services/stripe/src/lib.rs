@@ -2,16 +2,19 @@
 //!
 //! Where bytes are ([`geometry`]), what the parity over them is ([`code`]), whether they are the right ones
 //! ([`checksum`], [`summary`]), which write is newer ([`version`]), what a write has to read ([`plan`]) and what of that is
-//! in memory ([`cache`]), and what becomes of a write that a crash interrupted ([`resolve`]).
+//! in memory ([`cache`]), what becomes of a write that a crash interrupted ([`resolve`]), which disks are trusted ([`label`])
+//! and who may begin with them ([`start`]).
 
 pub mod bits;
 pub mod cache;
 pub mod checksum;
 pub mod code;
 pub mod geometry;
+pub mod label;
 pub mod plan;
 pub mod profile;
 pub mod resolve;
+pub mod start;
 pub mod summary;
 pub mod version;
 

@@ -1,0 +1,130 @@
+//! The start rule: from which label a new coordinator may begin, and with whom.
+//!
+//! It has fenced every member that answers, so nobody revises the label any more on those. Could a newer revision than the
+//! newest that is seen be in force unseen? Its first successor keeps k of each group of those that it calls in sync, and
+//! lets others in only beside these k. They would all have to be silent. So if of each group fewer than k of them are
+//! silent, there is none.
+//!
+//! Where that does not hold, a *witness* does as well: a state folder that holds this very revision, recorded as in force,
+//! while every member that answers was fenced, since it took that revision, from this folder alone. Then nobody else can
+//! have made a newer one.
+
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::label::{Label, Revision};
+
+/// What a fenced disk says.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// UUID of the disk.
+    pub disk_id: Uuid,
+    /// Its label.
+    pub label: Option<Label>,
+    /// State folders from which it was fenced since it took that label, this time included.
+    pub fenced_by: Vec<Uuid>,
+}
+
+/// What a state folder remembers.
+#[derive(Clone, Debug, Default)]
+pub struct Witness {
+    /// Its name.
+    pub folder: Uuid,
+    /// The newest label that it was given.
+    pub label: Option<Label>,
+    /// That label is known to have come into force.
+    pub in_force: bool,
+}
+
+/// Slices that belong together: so many of them are needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Member of each slice.
+    pub members: Vec<usize>,
+    /// Slices that suffice: k.
+    pub needed: usize,
+}
+
+/// How to begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The label to go on from.
+    pub label: Label,
+    /// Members that it calls in sync and that did not answer: they have to go out.
+    pub silent: Vec<usize>,
+    /// Members that answer and have missed revisions that were in force: older copies of their disks, with the newest
+    /// revision that each has. They have to go out too.
+    pub older: Vec<(usize, Revision)>,
+}
+
+/// Why not to begin.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Refusal {
+    /// No disk that answers has a label, and the folder has none.
+    #[error("no disk that answers carries a label")]
+    NoLabel,
+    /// Of a group too few members answer that are in sync.
+    #[error("{needed} members that are in sync are needed, {left} answer")]
+    TooFew {
+        /// Slices that a group needs.
+        needed: usize,
+        /// Slices of it that are there.
+        left: usize,
+        /// Members whose return would help.
+        missing: Vec<usize>,
+    },
+    /// The members that do not answer may have gone on without those that do.
+    #[error("the members that do not answer may hold newer data")]
+    MayBeOld {
+        /// Members whose return would help.
+        missing: Vec<usize>,
+    },
+}
+
+/// Whether to begin from what was heard. `forced`: also where members that do not answer may hold newer data.
+pub fn start(
+    answers: &[Answer],
+    witness: &Witness,
+    groups: &[Group],
+    forced: bool,
+) -> Result<Start, Refusal> {
+    let seen = answers.iter().filter_map(|answer| answer.label.as_ref()).chain(&witness.label);
+    let Some(label) = seen.max_by_key(|label| label.revision) else { return Err(Refusal::NoLabel) };
+    let known = witness.label.as_ref().is_some_and(|known| known.revision == label.revision);
+    let in_force = known && witness.in_force;
+    let (mut here, mut silent, mut older) = (Vec::new(), Vec::new(), Vec::new());
+    let mut only_this_folder = true;
+    for index in label.in_sync() {
+        let answer = answers.iter().find(|answer| answer.disk_id == label.members[index].disk_id);
+        let revision = answer.and_then(|answer| answer.label.as_ref()).map(|label| label.revision);
+        match (answer, revision) {
+            (Some(_), Some(revision)) if in_force && revision < label.revision => {
+                older.push((index, revision));
+            }
+            (Some(answer), Some(_)) => {
+                here.push(index);
+                only_this_folder &= answer.fenced_by.iter().all(|folder| *folder == witness.folder);
+            }
+            (Some(_), None) | (None, _) => silent.push(index),
+        }
+    }
+    let missing: Vec<usize> = silent.iter().copied().chain(older.iter().map(|(index, _)| *index)).collect();
+    let of = |group: &Group, members: &[usize]| {
+        group.members.iter().filter(|member| members.contains(member)).count()
+    };
+    for group in groups {
+        let (needed, left) = (group.needed, of(group, &here));
+        if left < needed {
+            return Err(Refusal::TooFew { needed, left, missing });
+        }
+    }
+    let may_be_old = groups.iter().any(|group| of(group, &missing) >= group.needed);
+    let is_witness = in_force && only_this_folder;
+    if may_be_old && !is_witness && !forced {
+        return Err(Refusal::MayBeOld { missing });
+    }
+    Ok(Start { label: label.clone(), silent, older })
+}
+
+#[cfg(test)]
+mod tests;
