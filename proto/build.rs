@@ -5,7 +5,7 @@ use std::{env, error::Error, fs, path::PathBuf};
 use prost::Message;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = ["types", "object", "array", "agent", "agent_data", "fault"]
+    let files = ["types", "object", "array", "agent", "agent_data", "fault", "state"]
         .map(|name| format!("stripeset/v1/{name}.proto"));
     println!("cargo::rerun-if-changed=stripeset");
     let descriptors = protox::compile(&files, ["."])?;

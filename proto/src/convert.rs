@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use stripeset_stripe::{
     Epoch, Version,
-    geometry::{ChunkIndex, Row, Shard},
+    geometry::{ChunkIndex, Row, Shard, StripeAddress},
+    label::{Label, LabelMember, Out, Revision},
 };
 use thiserror::Error;
 use uuid::Uuid;
@@ -126,6 +127,71 @@ impl TryFrom<v1::UnitIdentity> for Identity {
             incarnation: version(wire.incarnation),
             row: Row(wire.stripe),
             shard: Shard(shard),
+        })
+    }
+}
+
+impl From<Label> for v1::Label {
+    fn from(label: Label) -> Self {
+        v1::Label {
+            array_id: uuid_bytes(label.array_id),
+            revision: label.revision.number,
+            unit_bytes: label.unit_bytes,
+            slice_bytes: label.slice_bytes,
+            members: label.members.into_iter().map(v1::LabelMember::from).collect(),
+            shards_max: label.shards_max,
+            data_shards_max: label.data_shards_max,
+            // The first revision was made in no epoch.
+            epoch: (label.revision.epoch != Epoch::default()).then(|| label.revision.epoch.into()),
+        }
+    }
+}
+
+impl From<LabelMember> for v1::LabelMember {
+    fn from(member: LabelMember) -> Self {
+        let out = |out: Out| v1::LabelOut {
+            since: Some(out.since.into()),
+            cursor_chunk: out.cursor.chunk.0,
+            cursor_row: out.cursor.row.0,
+            reason: out.reason,
+        };
+        v1::LabelMember {
+            disk_id: uuid_bytes(member.disk_id),
+            address: member.address,
+            out: member.out.map(out),
+        }
+    }
+}
+
+impl TryFrom<v1::Label> for Label {
+    type Error = ConvertError;
+
+    fn try_from(wire: v1::Label) -> Result<Self, ConvertError> {
+        Ok(Label {
+            array_id: uuid("array_id", &wire.array_id)?,
+            revision: Revision { epoch: epoch(wire.epoch), number: wire.revision },
+            unit_bytes: wire.unit_bytes,
+            slice_bytes: wire.slice_bytes,
+            shards_max: wire.shards_max,
+            data_shards_max: wire.data_shards_max,
+            members: wire.members.into_iter().map(LabelMember::try_from).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl TryFrom<v1::LabelMember> for LabelMember {
+    type Error = ConvertError;
+
+    fn try_from(wire: v1::LabelMember) -> Result<Self, ConvertError> {
+        let out = |out: v1::LabelOut| Out {
+            since: version(out.since),
+            cursor: StripeAddress { chunk: ChunkIndex(out.cursor_chunk), row: Row(out.cursor_row) },
+            reason: out.reason,
+        };
+        Ok(LabelMember {
+            disk_id: uuid("members.disk_id", &wire.disk_id)?,
+            address: wire.address,
+            out: wire.out.map(out),
         })
     }
 }

@@ -17,10 +17,11 @@ use std::{
 
 use bytes::Bytes;
 use stripeset_coordinator::{
-    array::{Array, Phase, create::Plan},
+    array::{Array, Phase, StartPatience, create::Plan},
     engine::Edit,
     extents::StripeRef,
     meta::Meta,
+    state::StateFolder,
     versions::VersionSequence,
 };
 use stripeset_proto::v1;
@@ -105,7 +106,7 @@ async fn array(options: &Options, addresses: Vec<String>) -> Arc<Array> {
         slice_bytes: 16 * 1024 * 1024,
     };
     let deadline = Instant::now() + Duration::from_secs(20);
-    let (record, members) = loop {
+    let (record, members, label) = loop {
         match Plan::new(request.clone()).unwrap().carry_out().await {
             Ok(made) => break made,
             Err(error) if Instant::now() > deadline => panic!("{error}"),
@@ -114,8 +115,11 @@ async fn array(options: &Options, addresses: Vec<String>) -> Arc<Array> {
     };
     let (meta, _) = Meta::open(&options.folder).unwrap();
     meta.create_array(record.clone(), members).await.unwrap();
-    let versions = Arc::new(VersionSequence::new(meta.claim_epoch(1, 0).await.unwrap()));
-    let array = Array::start(record, meta, versions, Duration::from_secs(20)).unwrap();
+    let folder = StateFolder::open(&options.folder).unwrap();
+    folder.remember(label, true).await.unwrap();
+    let versions = Arc::new(VersionSequence::new(folder.claim_epoch(1, 0).await.unwrap()));
+    let patience = StartPatience { patience: Duration::from_secs(20), forced: false };
+    let array = Array::start(record, meta, versions, folder, patience).unwrap();
     while array.phase() != Phase::Serving {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -287,6 +287,10 @@ pub(crate) struct CoordinatorArguments {
     /// Serve the fault commands: for drills and tests, never for data that matters
     #[arg(long)]
     pub(crate) faults: bool,
+    /// Start although members that do not answer may hold newer data: what they alone hold is lost then. They are waited
+    /// for first. A flag only, to be given when it is needed
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Print the settings and where each comes from, and do not serve
     #[arg(long)]
     pub(crate) print_config: bool,

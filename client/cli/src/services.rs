@@ -109,6 +109,7 @@ pub(crate) async fn coordinator(arguments: CoordinatorArguments, output: Output)
         cache_bytes,
         is_unsafe,
         faults,
+        force: arguments.force,
         ..CoordinatorConfig::new(listen, state)
     };
     let coordinator = Coordinator::bind(config).await;

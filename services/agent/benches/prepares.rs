@@ -159,17 +159,25 @@ impl Client {
         let label = v1::Label {
             array_id: Bytes::from_static(&[9; 16]),
             revision: 1,
-            member: 0,
             unit_bytes: UNIT_BYTES as u32,
             slice_bytes: 16 << 20,
             shards_max: 5,
             data_shards_max: 4,
-            members: vec![v1::LabelMember { disk_id: disk_id.clone(), address: "bench:1".to_owned() }],
+            epoch: None,
+            members: vec![v1::LabelMember {
+                disk_id: disk_id.clone(),
+                address: "bench:1".to_owned(),
+                out: None,
+            }],
         };
         let join = v1::JoinRequest { disk_id: disk_id.clone(), label: Some(label) };
         control.join(join).await.unwrap();
         let units = control.describe(v1::DescribeRequest {}).await.unwrap().into_inner().units;
-        let fence = v1::FenceRequest { disk_id: disk_id.clone(), epoch: Some(epoch()) };
+        let fence = v1::FenceRequest {
+            disk_id: disk_id.clone(),
+            epoch: Some(epoch()),
+            folder_id: Bytes::from_static(&[3; 16]),
+        };
         control.fence(fence).await.unwrap();
         let (requests, receiver) = mpsc::channel(4096);
         let mut data = AgentDataServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);

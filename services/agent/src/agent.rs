@@ -197,8 +197,8 @@ fn open_store(
         let path = path.to_owned();
         match error {
             OpenError::Superblock(SuperblockError::None) => AgentError::NotOurs { path },
-            OpenError::Superblock(SuperblockError::NewerFormat(found)) => {
-                AgentError::NewerFormat { path, found, known: FORMAT }
+            OpenError::Superblock(SuperblockError::OtherFormat(found)) => {
+                AgentError::OtherFormat { path, found, known: FORMAT }
             }
             OpenError::Superblock(SuperblockError::Damaged) => AgentError::SuperblocksDamaged { path },
             OpenError::LengthChanged { bytes, formatted } => {

@@ -64,14 +64,14 @@ pub enum AgentError {
         /// The path given.
         path: PathBuf,
     },
-    /// The disk was written by a newer stripeset.
-    #[error("disk {} has format {found}, this agent knows up to {known}; run the newer version", path.display())]
-    NewerFormat {
+    /// The disk was written by a stripeset with another format.
+    #[error("disk {} has format {found}, this agent reads format {known}; run the version that wrote it", path.display())]
+    OtherFormat {
         /// The path given.
         path: PathBuf,
         /// Format of the disk.
         found: u32,
-        /// Newest format that this agent knows.
+        /// The format that this agent reads.
         known: u32,
     },
     /// Neither copy of the superblock can be read.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use stripeset_proto::convert::Identity;
-use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits};
+use stripeset_stripe::{SECTOR_BYTES, Version, bits::Bits, label::Label};
 
 use crate::record::Summary;
 
@@ -91,6 +91,7 @@ pub(crate) enum Operation {
     Read(Read),
     Discard(Vec<UnitVersion>),
     Rebuild(Rebuild),
+    SetLabel(Box<Label>),
 }
 
 impl Operation {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use stripeset_stripe::{Epoch, Version};
+use stripeset_stripe::{Epoch, Version, label::Revision};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -21,6 +21,8 @@ pub(crate) enum Refusal {
     Fenced { given: Epoch, own: Epoch },
     #[error("epoch {given} has to fence the disk first: it was fenced for {own}")]
     NotFenced { given: Epoch, own: Epoch },
+    #[error("label revision {given} is not newer than the disk's, {own}")]
+    OlderLabel { given: Revision, own: Revision },
     #[error("unit {unit} has committed version {found}, the request needs {wanted}")]
     VersionMismatch { unit: u64, wanted: Version, found: Version },
     #[error("unit {unit} is for another shard, at version {found}")]

@@ -12,7 +12,7 @@ use stripeset_proto::{
     limits::UNITS_MAX,
     v1::{self, agent_data_service_server::AgentDataService, agent_service_server::AgentService},
 };
-use stripeset_stripe::Version;
+use stripeset_stripe::{Version, label::Label};
 use stripeset_telemetry::shutdown::Shutdown;
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
@@ -24,7 +24,6 @@ use crate::{
         health::HealthState,
         watched::{DiskWatch, Latency},
     },
-    label::Label,
     layout::RING_OFFSET,
     queue::Queue,
     refusal::Refusal,
@@ -96,7 +95,9 @@ impl Service {
                 Some(since) => Wanted::ChangedSince(since.into()),
                 None => Wanted::Holding,
             };
-            Units::Found { wanted, found: VecDeque::new(), next: Some(request.first_unit) }
+            let end = if request.end_unit == 0 { u64::MAX } else { request.end_unit };
+            let next = Some(request.first_unit).filter(|first| *first < end);
+            Units::Found { wanted, found: VecDeque::new(), next, end }
         } else {
             Units::Given(request.units.into_iter().collect())
         };
@@ -202,7 +203,7 @@ impl AgentService for Service {
         let request = request.into_inner();
         let disk_id = convert::uuid("disk_id", &request.disk_id).map_err(Error::from)?;
         let wire = request.label.ok_or_else(|| Error::from(convert::ConvertError::Missing("label")))?;
-        let label = Label::try_from(wire).map_err(|error| Error::invalid(error.to_string()))?;
+        let label = Label::try_from(wire).map_err(Error::from)?;
         let joined = self.queue.look(move |store| store.join(disk_id, label)).await?;
         let slices = joined.map_err(of_join)?;
         Ok(Response::new(v1::JoinResponse { slices }))
@@ -212,19 +213,22 @@ impl AgentService for Service {
         let request = request.into_inner();
         let disk_id = convert::uuid("disk_id", &request.disk_id).map_err(Error::from)?;
         let epoch = convert::epoch(request.epoch);
+        let folder = convert::uuid("folder_id", &request.folder_id).map_err(Error::from)?;
         let fence = move |store: &mut Store| {
             let own = store.superblock().disk_id;
             if disk_id != own {
                 return Err(Refusal::WrongDisk { given: disk_id, own });
             }
-            let pending = store.fence(epoch)?;
-            Ok((store.superblock().label.clone(), pending))
+            let pending = store.fence(epoch, folder)?;
+            let superblock = store.superblock();
+            Ok((superblock.label.clone(), superblock.fenced_by.clone(), pending))
         };
-        let (label, pending) = self.queue.look(fence).await?.map_err(of_refusal)?;
+        let (label, fenced_by, pending) = self.queue.look(fence).await?.map_err(of_refusal)?;
         Ok(Response::new(v1::FenceResponse {
             incarnation: self.incarnation,
             label: label.map(v1::Label::from),
             pending: pending.into_iter().map(v1::PendingWrite::from).collect(),
+            fenced_by: fenced_by.into_iter().map(convert::uuid_bytes).collect(),
         }))
     }
 
@@ -360,6 +364,8 @@ enum Units {
         wanted: Wanted,
         found: VecDeque<u64>,
         next: Option<u64>,
+        /// The unit behind the last one that is looked for.
+        end: u64,
     },
 }
 
@@ -380,10 +386,13 @@ fn take_views(store: &mut Store, mut units: Units, wanted: usize) -> (Units, Res
     let piece = (PIECE_BYTES / layout.page_bytes()).clamp(1, wanted.max(1));
     let queue = match &mut units {
         Units::Given(rest) => rest,
-        Units::Found { wanted, found, next } => {
+        Units::Found { wanted, found, next, end } => {
             if let Some(first) = next.filter(|_| found.is_empty()) {
                 match store.find(first, *wanted) {
-                    Ok((more, rest)) => (*next, *found) = (rest, more.into()),
+                    Ok((mut more, rest)) => {
+                        more.retain(|unit| unit < end);
+                        (*next, *found) = (rest.filter(|next| next < end), more.into());
+                    }
                     Err(refusal) => return (units, Err(refusal)),
                 }
             }
@@ -411,7 +420,7 @@ fn record_bytes_of(view: &UnitView) -> usize {
     let summary = view.summary.as_ref().map_or(0, |summary| {
         summary.vector.len() * 32 + summary.checksums.len() * 4 + summary.written.as_bytes().len()
     });
-    256 + view.checksums.len() * 4 + view.written.as_bytes().len() + summary
+    256 + view.checksums.len() * 4 + 2 * view.written.as_bytes().len() + summary
 }
 
 fn health(state: HealthState) -> v1::DiskHealth {
@@ -452,6 +461,7 @@ impl From<UnitView> for v1::UnitRecord {
             floor: version(view.floor),
             disk_offset: view.disk_offset,
             written: bits_bytes(&view.written),
+            lost: bits_bytes(&view.lost),
             checksums: view.checksums,
             summary: view.summary.map(v1::StripeSummary::from),
         }
@@ -463,6 +473,7 @@ pub(crate) fn of_refusal(refusal: Refusal) -> Error {
     let message = refusal.to_string();
     let kind = match refusal {
         Refusal::Invalid(_) => ErrorKind::InvalidArgument,
+        Refusal::OlderLabel { .. } => ErrorKind::Stale,
         Refusal::Blank => ErrorKind::Precondition,
         Refusal::WrongDisk { .. } | Refusal::Fenced { .. } | Refusal::NotFenced { .. } => ErrorKind::Stale,
         Refusal::VersionMismatch { .. } | Refusal::OtherIdentity { .. } | Refusal::Empty { .. } => {

@@ -7,15 +7,16 @@
 //! 1. Nothing here depends on a clock, a random number or another thread; deadlines of requests follow tokio's clock.
 //! 2. What was injected is counted over restarts and losses of power.
 
-use stripeset_proto::v1;
-use stripeset_stripe::{Epoch, SECTOR_BYTES};
+use std::ops::Range;
+
+use stripeset_proto::{convert::uuid_bytes, v1};
+use stripeset_stripe::{Epoch, SECTOR_BYTES, Version, label::Label};
 use thiserror::Error;
 use uuid::Uuid;
 
 use crate::{
     disk::simulated::{Dice, Faults, SimulatedDisk},
     group,
-    label::Label,
     refusal::Refusal,
     session::{self, Asked},
     store::{
@@ -110,10 +111,22 @@ impl SimulatedAgent {
         self.store()?.join(disk_id, label).map_err(|error| SimulationError::Join(error.into()))
     }
 
-    /// Makes the disk refuse every lower epoch, and lists what is pending.
-    pub fn fence(&mut self, epoch: Epoch) -> Result<Vec<v1::PendingWrite>, SimulationError> {
-        let pending = self.store()?.fence(epoch).map_err(refused)?;
-        Ok(pending.into_iter().map(v1::PendingWrite::from).collect())
+    /// Makes the disk refuse every lower epoch, as `Fence` does, for a coordinator with this state folder.
+    pub fn fence(&mut self, epoch: Epoch, folder: Uuid) -> Result<v1::FenceResponse, SimulationError> {
+        let store = self.store()?;
+        let pending = store.fence(epoch, folder).map_err(refused)?;
+        let superblock = store.superblock();
+        Ok(v1::FenceResponse {
+            incarnation: 0,
+            label: superblock.label.clone().map(v1::Label::from),
+            pending: pending.into_iter().map(v1::PendingWrite::from).collect(),
+            fenced_by: superblock.fenced_by.iter().copied().map(uuid_bytes).collect(),
+        })
+    }
+
+    /// The highest epoch that the disk was fenced for.
+    pub fn epoch(&self) -> Epoch {
+        self.store.as_ref().map_or(Epoch::default(), |store| store.superblock().epoch)
     }
 
     /// Carries out what has come together, as one group, and returns the answers in the order in which they go out.
@@ -171,6 +184,33 @@ impl SimulatedAgent {
         Ok(self.store()?.view(unit).map_err(refused)?.into())
     }
 
+    /// Units of a range with a floor above a version, as `ListUnits` lists them.
+    pub fn changed(&mut self, units: Range<u64>, since: Version) -> Result<Vec<u64>, SimulationError> {
+        let store = self.store()?;
+        let (mut changed, mut next) = (Vec::new(), Some(units.start));
+        while let Some(first) = next.filter(|first| *first < units.end) {
+            let (found, rest) = store.find(first, Wanted::ChangedSince(since)).map_err(refused)?;
+            changed.extend(found.into_iter().filter(|unit| units.contains(unit)));
+            next = rest;
+        }
+        Ok(changed)
+    }
+
+    /// Everything pending, as `ListPending` lists it.
+    pub fn pending(&mut self) -> Result<Vec<v1::PendingWrite>, SimulationError> {
+        Ok(self.store()?.pending().into_iter().map(v1::PendingWrite::from).collect())
+    }
+
+    /// Whether the disk could not be opened again.
+    pub fn is_gone(&self) -> bool {
+        self.store.is_none()
+    }
+
+    /// Whether the disk has joined no array.
+    pub fn is_blank(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.superblock().label.is_none())
+    }
+
     /// All units that hold something, as `ListUnits` shows them.
     pub fn list_units(&mut self) -> Result<Vec<v1::UnitRecord>, SimulationError> {
         let store = self.store()?;
@@ -219,7 +259,7 @@ impl SimulatedAgent {
     }
 
     /// These bytes cannot be read until they are written.
-    pub fn make_unreadable(&self, bytes: std::ops::Range<u64>) {
+    pub fn make_unreadable(&self, bytes: Range<u64>) {
         self.disk.make_unreadable(bytes);
     }
 
@@ -282,19 +322,19 @@ mod tests {
     fn agent() -> SimulatedAgent {
         let disk_id = Uuid::from_u128(9);
         let mut agent = SimulatedAgent::new(disk_id, DISK_BYTES).unwrap();
-        let member = v1::LabelMember { disk_id: uuid_bytes(disk_id), address: "a:1".to_owned() };
+        let member = v1::LabelMember { disk_id: uuid_bytes(disk_id), address: "a:1".to_owned(), out: None };
         let label = v1::Label {
             array_id: uuid_bytes(Uuid::from_u128(1)),
             revision: 1,
-            member: 0,
             unit_bytes: 16 * 1024,
             slice_bytes: 64 * 1024,
             members: vec![member],
             shards_max: 1,
             data_shards_max: 1,
+            epoch: None,
         };
         assert!(agent.join(label).unwrap() > 0);
-        assert!(agent.fence(EPOCH).unwrap().is_empty());
+        assert!(agent.fence(EPOCH, Uuid::nil()).unwrap().pending.is_empty());
         agent
     }
 

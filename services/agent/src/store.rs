@@ -25,13 +25,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use stripeset_stripe::{Epoch, Version, bits::Bits};
+use stripeset_stripe::{Epoch, Version, bits::Bits, label::Label};
 use thiserror::Error;
 use uuid::Uuid;
 
 use crate::{
     disk::{self, Disk, Traffic},
-    label::{Label, LabelError},
+    label::{self, LabelError},
     layout::{Layout, NoRoom, UNIT_SECTORS_MAX},
     operation::{Operation, Outcome, PendingWrite},
     record::{Record, State},
@@ -161,7 +161,7 @@ pub(crate) enum JoinError {
     #[error("the request is for disk {given}, this is disk {own}")]
     WrongDisk { given: Uuid, own: Uuid },
     #[error("the disk belongs to array {array} as member {member}; only a blank disk can join")]
-    NotBlank { array: Uuid, member: u32 },
+    NotBlank { array: Uuid, member: usize },
     #[error(transparent)]
     Label(#[from] LabelError),
     #[error(transparent)]
@@ -198,8 +198,9 @@ impl Store {
         }
         let mut layout = None;
         if let Some(label) = &superblock.label {
-            label.check(superblock.disk_id)?;
-            layout = Some(Layout::new(disk.bytes(), label.unit_bytes, label.slice_bytes, label.shape())?);
+            label::check(label, superblock.disk_id)?;
+            let shape = label::shape(label);
+            layout = Some(Layout::new(disk.bytes(), label.unit_bytes, label.slice_bytes, shape)?);
         }
         Ok(Store {
             disk,
@@ -229,10 +230,12 @@ impl Store {
             return Err(JoinError::WrongDisk { given: disk_id, own });
         }
         if let Some(label) = &self.superblock.label {
-            return Err(JoinError::NotBlank { array: label.array_id, member: label.member });
+            let member = label.member_of(own).unwrap_or_default();
+            return Err(JoinError::NotBlank { array: label.array_id, member });
         }
-        label.check(own)?;
-        let layout = Layout::new(self.disk.bytes(), label.unit_bytes, label.slice_bytes, label.shape())?;
+        label::check(&label, own)?;
+        let shape = label::shape(&label);
+        let layout = Layout::new(self.disk.bytes(), label.unit_bytes, label.slice_bytes, shape)?;
         if let Some(failure) = &self.failure {
             return Err(JoinError::DiskFailed(failure.clone()));
         }
@@ -242,7 +245,9 @@ impl Store {
             return Err(if full { JoinError::Full } else { JoinError::DiskFailed(error.to_string()) });
         }
         let (generation, label) = (self.superblock.generation + 1, Some(label));
-        let superblock = Superblock { generation, label, ..self.superblock.clone() };
+        // Whoever fenced it before did not see this label.
+        let fenced_by = self.superblock.fenced_by.last().copied().into_iter().collect();
+        let superblock = Superblock { generation, label, fenced_by, ..self.superblock.clone() };
         self.change_superblock(superblock).map_err(|refusal| JoinError::DiskFailed(refusal.to_string()))?;
         self.layout = Some(layout);
         self.replay(layout).map_err(|error| JoinError::DiskFailed(error.to_string()))?;
@@ -260,8 +265,9 @@ impl Store {
         disk.sync()
     }
 
-    /// Makes the disk refuse every lower epoch, durably (A1), and lists what is pending.
-    pub(crate) fn fence(&mut self, epoch: Epoch) -> Result<Vec<PendingWrite>, Refusal> {
+    /// Makes the disk refuse every lower epoch, durably (A1), and lists what is pending. `folder` names the state folder of
+    /// the coordinator.
+    pub(crate) fn fence(&mut self, epoch: Epoch, folder: Uuid) -> Result<Vec<PendingWrite>, Refusal> {
         let own = self.superblock.epoch;
         if epoch.number == 0 {
             return Err(Refusal::Invalid("epoch 0: epochs start at 1".to_owned()));
@@ -273,9 +279,35 @@ impl Store {
         self.flush()?;
         if epoch > own {
             let generation = self.superblock.generation + 1;
-            self.change_superblock(Superblock { generation, epoch, ..self.superblock.clone() })?;
+            let mut superblock = Superblock { generation, epoch, ..self.superblock.clone() };
+            superblock.note_fencer(folder);
+            self.change_superblock(superblock)?;
         }
         Ok(self.pending())
+    }
+
+    /// Takes a revision of the label, durably. The disk never goes back to an older one.
+    pub(crate) fn set_label(&mut self, label: Label) -> Result<(), Refusal> {
+        let own = self.superblock.label.as_ref().ok_or(Refusal::Blank)?;
+        let same_array = (own.array_id, own.unit_bytes, own.slice_bytes, label::shape(own))
+            == (label.array_id, label.unit_bytes, label.slice_bytes, label::shape(&label));
+        if !same_array {
+            return Err(Refusal::Invalid(format!("the disk is laid out for array {}", own.array_id)));
+        }
+        if let Err(error) = label::check(&label, self.superblock.disk_id) {
+            return Err(Refusal::Invalid(error.to_string()));
+        }
+        if label.revision < own.revision || label.revision == own.revision && label != *own {
+            let (given, own) = (label.revision, own.revision);
+            return Err(Refusal::OlderLabel { given, own });
+        }
+        if label.revision == own.revision {
+            return Ok(());
+        }
+        let generation = self.superblock.generation + 1;
+        let fenced_by = self.superblock.fenced_by.last().copied().into_iter().collect();
+        let superblock = Superblock { generation, label: Some(label), fenced_by, ..self.superblock.clone() };
+        self.change_superblock(superblock)
     }
 
     /// Everything pending, in the order of units.
@@ -324,6 +356,7 @@ impl Store {
             Operation::Read(read) => self.read(&read).map(Outcome::Read),
             Operation::Discard(writes) => self.discard(&writes).map(|()| Outcome::Done),
             Operation::Rebuild(rebuild) => self.rebuild(rebuild).map(Outcome::Rebuilt),
+            Operation::SetLabel(label) => self.set_label(*label).map(|()| Outcome::Done),
         };
         self.counters.refusals += u64::from(outcome.is_err());
         outcome

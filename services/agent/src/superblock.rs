@@ -1,5 +1,5 @@
-//! The superblock: which disk this is, the highest epoch it was fenced for, its label. Two copies; byte layout here and
-//! in docs/ON_DISK.md.
+//! The superblock: which disk this is, the highest epoch it was fenced for, its label, and who fenced it since it took
+//! that. Two copies; byte layout here and in docs/ON_DISK.md.
 //!
 //! Invariants:
 //! 1. Both copies are written at each change, one after the other with a sync after each: a loss of power leaves one
@@ -10,19 +10,22 @@
 
 use std::io;
 
-use stripeset_stripe::Epoch;
+use stripeset_stripe::{Epoch, label::Label};
 use thiserror::Error;
 use uuid::Uuid;
 
 use crate::{
     disk::{Buffer, Disk},
-    label::Label,
+    label,
     layout::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS},
     little_endian::{Reader, Writer},
 };
 
 /// Version of the on-disk format that this code writes.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
+
+/// Most state folders that are told apart; one of zeros stands for all others.
+pub(crate) const FENCERS_MAX: usize = 17;
 
 /// First bytes of every superblock, in every format.
 const MAGIC: [u8; 8] = *b"stripes\n";
@@ -38,6 +41,8 @@ pub(crate) struct Superblock {
     pub(crate) disk_bytes: u64,
     pub(crate) epoch: Epoch,
     pub(crate) label: Option<Label>,
+    /// State folders from which the disk was fenced since it took its label; the last one is the one that did last.
+    pub(crate) fenced_by: Vec<Uuid>,
 }
 
 /// Why the superblocks of a disk cannot be used.
@@ -46,7 +51,7 @@ pub(crate) enum SuperblockError {
     #[error("no superblock is there")]
     None,
     #[error("format {0}")]
-    NewerFormat(u32),
+    OtherFormat(u32),
     #[error("both copies are damaged")]
     Damaged,
     #[error("the disk cannot be read")]
@@ -57,7 +62,7 @@ pub(crate) enum SuperblockError {
 #[derive(Debug, PartialEq, Eq)]
 enum Copy {
     None,
-    NewerFormat(u32),
+    OtherFormat(u32),
     Damaged,
     Whole(Superblock),
 }
@@ -65,7 +70,14 @@ enum Copy {
 impl Superblock {
     /// The superblock of a disk that was just formatted.
     pub(crate) fn blank(disk_id: Uuid, disk_bytes: u64) -> Superblock {
-        Superblock { generation: 1, disk_id, disk_bytes, epoch: Epoch::default(), label: None }
+        Superblock {
+            generation: 1,
+            disk_id,
+            disk_bytes,
+            epoch: Epoch::default(),
+            label: None,
+            fenced_by: Vec::new(),
+        }
     }
 
     /// Reads the newest whole copy, and says whether the other one is the same.
@@ -82,8 +94,8 @@ impl Superblock {
                 }
             });
         }
-        if let Some(found) = copies.iter().find_map(Copy::newer_format) {
-            return Err(SuperblockError::NewerFormat(found));
+        if let Some(found) = copies.iter().find_map(Copy::other_format) {
+            return Err(SuperblockError::OtherFormat(found));
         }
         let same = copies[0] == copies[1];
         let absent = copies.iter().all(|copy| *copy == Copy::None);
@@ -93,6 +105,15 @@ impl Superblock {
             None if absent => Err(SuperblockError::None),
             None => Err(SuperblockError::Damaged),
         }
+    }
+
+    /// Takes note that it was fenced from a state folder.
+    pub(crate) fn note_fencer(&mut self, folder: Uuid) {
+        let known = self.fenced_by.contains(&folder);
+        let folder = if known || self.fenced_by.len() + 1 < FENCERS_MAX { folder } else { Uuid::nil() };
+        // The last one is the one that did last.
+        self.fenced_by.retain(|fencer| *fencer != folder);
+        self.fenced_by.push(folder);
     }
 
     /// Writes both copies, durably (invariant 1).
@@ -118,8 +139,10 @@ impl Superblock {
         out.u64(self.epoch.incarnation);
         out.u8(u8::from(self.label.is_some()));
         if let Some(label) = &self.label {
-            label.write(&mut out);
+            label::write(label, &mut out);
         }
+        out.u8(self.fenced_by.len() as u8);
+        self.fenced_by.iter().for_each(|folder| out.bytes(folder.as_bytes()));
         let crc = crc32c::crc32c(&bytes[CRC_END..]);
         bytes[8..CRC_END].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -139,13 +162,13 @@ impl Superblock {
         if bytes.len() as u64 != SUPERBLOCK_BYTES || crc != crc32c::crc32c(&bytes[CRC_END..]) {
             return None;
         }
-        // Every format keeps magic, checksum and format number where they are, so that this can be said of a newer one.
+        // Every format keeps magic, checksum and format number where they are, so that this can be said of another one.
         let format = from.u32()?;
-        if format > FORMAT {
-            return Some(Copy::NewerFormat(format));
-        }
         if format == 0 {
             return None;
+        }
+        if format != FORMAT {
+            return Some(Copy::OtherFormat(format));
         }
         let generation = from.count()?;
         let disk_id = Uuid::from_bytes(from.array()?);
@@ -153,16 +176,24 @@ impl Superblock {
         let epoch = Epoch { number: from.u64()?, incarnation: from.u64()? };
         let label = match from.u8()? {
             0 => None,
-            1 => Some(Label::read(&mut from)?),
+            1 => Some(label::read(&mut from)?),
             _ => return None,
         };
-        Some(Copy::Whole(Superblock { generation, disk_id, disk_bytes, epoch, label }))
+        let mut fenced_by = Vec::new();
+        let fencers = usize::from(from.u8()?);
+        if fencers > FENCERS_MAX {
+            return None;
+        }
+        for _ in 0..fencers {
+            fenced_by.push(Uuid::from_bytes(from.array()?));
+        }
+        Some(Copy::Whole(Superblock { generation, disk_id, disk_bytes, epoch, label, fenced_by }))
     }
 }
 
 impl Copy {
-    fn newer_format(&self) -> Option<u32> {
-        if let Copy::NewerFormat(format) = self { Some(*format) } else { None }
+    fn other_format(&self) -> Option<u32> {
+        if let Copy::OtherFormat(format) = self { Some(*format) } else { None }
     }
 
     fn whole(self) -> Option<Superblock> {
@@ -180,7 +211,7 @@ pub(crate) fn try_decode(bytes: &mut [u8], forge: bool) -> bool {
     }
     let Copy::Whole(superblock) = Superblock::decode(bytes) else { return false };
     // A label that no disk may have is refused when it is opened; it need not fit a superblock again.
-    let kept = superblock.label.as_ref().is_none_or(|label| label.members.len() <= crate::label::MEMBERS_MAX);
+    let kept = superblock.label.as_ref().is_none_or(|label| label.members.len() <= label::MEMBERS_MAX);
     if kept {
         assert_eq!(Superblock::decode(&superblock.encode()), Copy::Whole(superblock));
     }

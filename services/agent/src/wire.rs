@@ -62,6 +62,10 @@ impl TryFrom<session_request::Operation> for Operation {
             Wire::Read(read) => Operation::Read(read.try_into()?),
             Wire::Discard(discard) => Operation::Discard(unit_versions(discard.writes)?),
             Wire::Rebuild(rebuild) => Operation::Rebuild(rebuild.try_into()?),
+            Wire::SetLabel(set) => {
+                let label = set.label.ok_or(ConvertError::Missing("label"))?;
+                Operation::SetLabel(Box::new(label.try_into()?))
+            }
         })
     }
 }
@@ -235,7 +239,9 @@ impl From<Refusal> for v1::Refusal {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         let (kind, version, epoch) = match refusal {
-            Refusal::Invalid(_) | Refusal::Blank => (RefusalKind::Invalid, None, None),
+            Refusal::Invalid(_) | Refusal::Blank | Refusal::OlderLabel { .. } => {
+                (RefusalKind::Invalid, None, None)
+            }
             Refusal::WrongDisk { .. } => (RefusalKind::WrongDisk, None, None),
             Refusal::Fenced { own, .. } => (RefusalKind::Fenced, None, Some(own)),
             Refusal::NotFenced { own, .. } => (RefusalKind::NotFenced, None, Some(own)),

@@ -124,7 +124,7 @@ async fn a_newer_format_is_refused_even_if_one_copy_alone_has_it() {
     let (_folder, disk) = folder();
     drop(bind(&disk, Some(8 * MIB)).await.unwrap());
     forge(&disk, 1, 12, &7_u32.to_le_bytes());
-    assert!(matches!(refused(&disk, None).await, AgentError::NewerFormat { found: 7, known: 1, .. }));
+    assert!(matches!(refused(&disk, None).await, AgentError::OtherFormat { found: 7, known: 2, .. }));
 }
 
 #[tokio::test]

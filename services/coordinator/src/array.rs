@@ -1,9 +1,8 @@
-//! A running array: its parts put together, its members taken over at the start and taken back when they return.
-//!
-//! 1. Nothing is served before every write that was pending is resolved on the members that answer.
-//! 2. A member that comes later serves once what is pending on it is resolved.
+//! A running array: its parts put together, its members taken over at the start (`takeover`) and taken back when they
+//! return (`rejoin`).
 
 pub mod create;
+pub mod rejoin;
 pub mod takeover;
 
 use std::{
@@ -21,7 +20,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use self::takeover::Takeover;
+use self::{rejoin::take_members_back, takeover::Takeover};
 use crate::{
     engine::Engine,
     extents::{Extents, packer::Packer, pins::Pins},
@@ -30,6 +29,7 @@ use crate::{
         connect::{Claim, keep_connected},
     },
     meta::{ArrayRecord, Committed, Meta},
+    state::StateFolder,
     versions::VersionSequence,
 };
 
@@ -47,6 +47,15 @@ const STORE_ERRORS_EVERY: Duration = Duration::from_secs(5);
 
 /// How often freed extents are looked at that readers may have let go of.
 const RELEASE_EVERY: Duration = Duration::from_millis(100);
+
+/// How long a start waits, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StartPatience {
+    /// How long all members are waited for before those that answer have to do.
+    pub patience: Duration,
+    /// Begin also where members that do not answer may hold newer data.
+    pub forced: bool,
+}
 
 /// How far a start has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +96,8 @@ impl Array {
         record: ArrayRecord,
         meta: Meta,
         versions: Arc<VersionSequence>,
-        start_patience: Duration,
+        folder: StateFolder,
+        patience: StartPatience,
     ) -> Result<Arc<Array>, Error> {
         let internal = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Internal, error.to_string());
         let snapshot = meta.snapshot().map_err(|error| internal(&error))?;
@@ -95,23 +105,27 @@ impl Array {
         let geometry = Geometry::new(profile, record.unit_bytes, record.slice_bytes)
             .map_err(|error| internal(&error))?;
         let records = snapshot.members().map_err(|error| internal(&error))?;
-        let members = Arc::new(Members::new(records, versions.epoch()));
+        let name = folder.name();
+        let members = Arc::new(Members::new(records, versions.clone(), folder));
         let extents = Arc::new(Extents::new(geometry, meta.clone(), members.clone(), versions.clone()));
         load(&extents, &snapshot)?;
         let commit = snapshot.commit().map_err(|error| internal(&error))?;
         let objects = snapshot.object_count().map_err(|error| internal(&error))?;
-        let engine = Engine::new(members, extents, meta.clone(), versions.clone());
+        let engine = Engine::new(members, extents, versions.clone());
         let (arrivals, arrived) = mpsc::channel(ARRIVALS_MAX);
         let mut tasks = JoinSet::new();
-        let claim = Claim { array_id: record.array_id, epoch: versions.epoch() };
+        let claim = Claim { array_id: record.array_id, epoch: versions.epoch(), folder: name };
         for member in engine.members.iter() {
-            tasks.spawn(keep_connected(member.clone(), claim, arrivals.clone()));
+            tasks.spawn(keep_connected(engine.members.clone(), member.index, claim, arrivals.clone()));
         }
         let pins = Pins::new(commit);
         tasks.spawn(release_freed(engine.clone(), pins.clone()));
         tasks.spawn(store_errors(engine.members.clone(), meta.clone()));
         let phase = watch::Sender::new(Phase::Starting("members have not answered yet".to_owned()));
-        tasks.spawn(Takeover { engine: engine.clone(), phase: phase.clone(), start_patience }.run(arrived));
+        let StartPatience { patience: start_patience, forced } = patience;
+        let takeover = Takeover { engine: engine.clone(), phase: phase.clone(), start_patience, forced };
+        tasks.spawn(takeover.run(arrived));
+        tasks.spawn(take_members_back(engine.clone()));
         Ok(Arc::new(Array {
             record,
             packer: Packer::start(engine.clone()),

@@ -19,6 +19,8 @@ pub struct CoordinatorConfig {
     pub is_unsafe: bool,
     /// Faults are injected on demand.
     pub faults: bool,
+    /// Start also where members that do not answer may hold newer data than those that do.
+    pub force: bool,
 }
 
 impl CoordinatorConfig {
@@ -34,6 +36,7 @@ impl CoordinatorConfig {
             cache_bytes: CACHE_BYTES,
             is_unsafe: false,
             faults: false,
+            force: false,
         }
     }
 }

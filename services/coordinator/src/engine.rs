@@ -6,7 +6,8 @@
 //! 3. Parity is computed from bytes that were verified, never from others.
 //! 4. A reconstructed sector is used only if it equals the checksum that the parities hold.
 //! 5. A write that was begun goes on when its caller is gone.
-//! 6. Of a write that failed, or whose outcome is open, nothing is in the cache; nor of sectors that were freed.
+//! 6. A stripe that was written without a member that is being taken back is remembered (`rejoin`).
+//! 7. Of a write that failed, or whose outcome is open, nothing is in the cache; nor of sectors that were freed.
 //!
 //! The stripe lock is taken by everything that writes a stripe or reads it as a whole. Plain reads do not take it: the
 //! version in the map protects them.
@@ -25,6 +26,7 @@ mod new_bytes;
 mod owned;
 mod partial;
 mod read;
+pub mod rejoin;
 pub mod resolve;
 mod shard;
 pub mod steps;
@@ -48,7 +50,7 @@ use stripeset_stripe::{
 use thiserror::Error;
 use tokio::sync::watch;
 
-use self::{commit::CommitQueues, locks::StripeLocks, merge::WaitingWrites, steps::Steps};
+use self::{commit::CommitQueues, locks::StripeLocks, merge::WaitingWrites, rejoin::Rejoins, steps::Steps};
 pub use self::{
     read::ReadRange,
     weakness::Weak,
@@ -57,7 +59,6 @@ pub use self::{
 use crate::{
     extents::{Extents, StripeRef},
     members::{Member, MemberIndex, Members},
-    meta::Meta,
     versions::VersionSequence,
 };
 
@@ -94,7 +95,6 @@ pub struct Engine {
     pub members: Arc<Members>,
     /// Chunks and free space.
     pub extents: Arc<Extents>,
-    meta: Meta,
     versions: Arc<VersionSequence>,
     codec: Codec,
     cache: Mutex<Cache<Bytes>>,
@@ -105,6 +105,8 @@ pub struct Engine {
     pub steps: Steps,
     #[cfg(feature = "simulation")]
     weakness: std::sync::OnceLock<Weak>,
+    /// Members that are being taken back.
+    pub rejoins: Rejoins,
     // The newest decided version of shards whose commit was not yet answered.
     decided: DashMap<(StripeAddress, Shard), Version>,
     commits: Arc<CommitQueues>,
@@ -113,19 +115,13 @@ pub struct Engine {
 
 impl Engine {
     /// An engine. Its background tasks run until it is dropped.
-    pub fn new(
-        members: Arc<Members>,
-        extents: Arc<Extents>,
-        meta: Meta,
-        versions: Arc<VersionSequence>,
-    ) -> Arc<Self> {
+    pub fn new(members: Arc<Members>, extents: Arc<Extents>, versions: Arc<VersionSequence>) -> Arc<Self> {
         let commits = Arc::new(CommitQueues::new(members.count()));
         let engine = Arc::new(Engine {
             codec: Codec::new(extents.geometry().profile()),
             cache: Mutex::new(Cache::new(CACHE_BYTES)),
             members,
             extents,
-            meta,
             versions,
             reading: Mutex::default(),
             locks: Arc::default(),
@@ -133,12 +129,18 @@ impl Engine {
             steps: Steps::default(),
             #[cfg(feature = "simulation")]
             weakness: std::sync::OnceLock::new(),
+            rejoins: Rejoins::default(),
             decided: DashMap::new(),
             commits,
             deposed: watch::Sender::new(None),
         });
         commit::start(&engine);
         engine
+    }
+
+    /// Where its versions come from.
+    pub fn versions(&self) -> &VersionSequence {
+        &self.versions
     }
 
     /// Stops all work for good: another coordinator has taken the array over.
@@ -176,7 +178,7 @@ impl Engine {
         let mut away: Vec<MemberIndex> = stripe
             .shards()
             .map(|shard| self.member_of(stripe, shard))
-            .filter(|member| !member.is_out() && !member.worth_asking())
+            .filter(|member| member.counts_at(stripe.address()) && !member.worth_asking_at(stripe.address()))
             .map(|member| member.index)
             .collect();
         away.sort_unstable();

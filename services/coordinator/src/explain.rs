@@ -205,7 +205,8 @@ impl Array {
         let place = stripe.place(shard);
         let member = self.engine.members.get(place.member);
         let units = member.link.units().filter(|_| member.link.responsive())?;
-        let record = tokio::time::timeout(crate::engine::HEDGE, units.get(place.unit)).await.ok()?.ok()??;
+        let record =
+            tokio::time::timeout(crate::engine::HEDGE, units.record(place.unit)).await.ok()?.ok()??;
         let same = record.identity.map(Identity::try_from)?.ok()? == place.identity;
         let pending = record.pending_version.map(Version::from);
         same.then(|| {

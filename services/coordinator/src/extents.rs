@@ -275,6 +275,11 @@ impl Extents {
         self.space().used(stripe, sector)
     }
 
+    /// Whether no sector of a stripe is in use, or taken for a write.
+    pub fn is_empty(&self, stripe: StripeAddress) -> bool {
+        self.space().is_empty(stripe)
+    }
+
     /// Bytes in use.
     pub fn used_bytes(&self) -> u64 {
         self.space().used_bytes()

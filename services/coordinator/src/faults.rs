@@ -27,16 +27,16 @@ impl Array {
     /// Passes a fault on to a member's agent.
     pub async fn inject_member_fault(&self, request: v1::InjectMemberFaultRequest) -> Result<(), Error> {
         let member = self.member(request.member)?;
-        let channel = match endpoint(&member.address)?.connect().await {
+        let channel = match endpoint(&member.address())?.connect().await {
             Ok(channel) => channel,
-            Err(error) => return Err(unreachable(&member.address, &error)),
+            Err(error) => return Err(unreachable(&member.address(), &error)),
         };
         let mut agent = AgentFaultServiceClient::new(channel);
         let request = v1::InjectDiskFaultRequest { fault: request.fault };
         match agent.inject_disk_fault(timed(request)).await {
             Ok(_) => Ok(()),
             Err(status) if status.code() == tonic::Code::Unimplemented => {
-                let (index, address) = (member.index, &member.address);
+                let (index, address) = (member.index, member.address());
                 let message =
                     format!("the agent of member {index} at {address} was not started with --faults");
                 Err(Error::new(ErrorKind::Precondition, message))

@@ -9,9 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use stripeset_proto::{Error, ErrorKind, v1};
 
 use crate::{
-    array::{Array, Phase, create::Plan},
+    array::{Array, Phase, StartPatience, create::Plan},
     config::CoordinatorConfig,
     meta::{ArrayRecord, Meta},
+    state::StateFolder,
     versions::VersionSequence,
 };
 
@@ -20,6 +21,7 @@ pub struct Shared {
     config: CoordinatorConfig,
     meta: Meta,
     versions: Arc<VersionSequence>,
+    folder: StateFolder,
     array: RwLock<Option<Arc<Array>>>,
     creating: tokio::sync::Mutex<()>,
 }
@@ -30,12 +32,14 @@ impl Shared {
         config: CoordinatorConfig,
         meta: Meta,
         versions: Arc<VersionSequence>,
+        folder: StateFolder,
     ) -> Result<Self, Error> {
         let record = meta.snapshot()?.array()?;
         let shared = Shared {
             config,
             meta,
             versions,
+            folder,
             array: RwLock::new(None),
             creating: tokio::sync::Mutex::new(()),
         };
@@ -46,8 +50,9 @@ impl Shared {
     }
 
     fn start(&self, record: ArrayRecord) -> Result<Arc<Array>, Error> {
-        let patience = self.config.start_patience;
-        let array = Array::start(record, self.meta.clone(), self.versions.clone(), patience)?;
+        let patience = StartPatience { patience: self.config.start_patience, forced: self.config.force };
+        let (meta, versions) = (self.meta.clone(), self.versions.clone());
+        let array = Array::start(record, meta, versions, self.folder.clone(), patience)?;
         array.engine.cache().set_capacity(self.config.cache_bytes);
         *self.array.write().unwrap_or_else(PoisonError::into_inner) = Some(array.clone());
         Ok(array)
@@ -83,7 +88,10 @@ impl Shared {
             let message = format!("this coordinator already runs array {}", array.record.array_id);
             return Err(Error::new(ErrorKind::Precondition, message));
         }
-        let (record, members) = Plan::new(request)?.carry_out().await?;
+        let (record, members, label) = Plan::new(request)?.carry_out().await?;
+        // Every member has it: the agents joined with it.
+        let kept = self.folder.remember(label, true).await;
+        kept.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
         self.meta.create_array(record.clone(), members).await?;
         tracing::info!(array = %record.array_id, profile = record.data_profile, "array made");
         Ok(self.start(record)?.describe())

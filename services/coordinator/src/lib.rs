@@ -15,16 +15,11 @@ pub mod grpc;
 pub mod members;
 pub mod meta;
 pub mod objects;
+pub mod state;
 mod status;
 pub mod versions;
 
-use std::{
-    fs::{File, OpenOptions, TryLockError},
-    io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use stripeset_proto::{
     limits,
@@ -45,7 +40,9 @@ pub use config::CoordinatorConfig;
 
 use crate::{
     grpc::{Shared, array::ArrayHandler, fault::FaultHandler, object::ObjectHandler},
+    members::connect::survey,
     meta::{Meta, MetaError},
+    state::{StateError, StateFolder},
     versions::VersionSequence,
 };
 
@@ -53,19 +50,8 @@ use crate::{
 #[derive(Debug, Error)]
 pub enum CoordinatorError {
     /// The state folder cannot be used.
-    #[error("state folder {path}: {source}")]
-    State {
-        /// The folder.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Another process uses the state folder.
-    #[error("state folder {path} is in use by another coordinator: stop it first, or give another folder")]
-    InUse {
-        /// The folder.
-        path: PathBuf,
-    },
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The metadata cannot be opened.
     #[error(transparent)]
     Meta(#[from] MetaError),
@@ -97,8 +83,6 @@ pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
     closed: oneshot::Receiver<()>,
-    // Held for as long as the coordinator lives.
-    _lock: File,
 }
 
 impl Coordinator {
@@ -106,17 +90,18 @@ impl Coordinator {
     /// returns.
     pub async fn bind(config: CoordinatorConfig) -> Result<Self, CoordinatorError> {
         self_test()?;
-        let lock = lock_state(&config.state)?;
+        let folder = StateFolder::open(&config.state)?;
         let (meta, closed) = Meta::open(&config.state)?;
         let listen = |source| CoordinatorError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let incarnation = Uuid::new_v4().as_u64_pair().0;
-        let epoch = meta.claim_epoch(incarnation, 0).await?;
+        let met = survey(addresses(&folder, &meta)?).await;
+        let epoch = folder.claim_epoch(incarnation, met).await?;
         tracing::info!(%address, %epoch, state = %config.state.display(), "coordinator started");
         let versions = Arc::new(VersionSequence::new(epoch));
-        let shared = Arc::new(Shared::open(config, meta, versions)?);
-        Ok(Coordinator { shared, listener, address, closed, _lock: lock })
+        let shared = Arc::new(Shared::open(config, meta, versions, folder)?);
+        Ok(Coordinator { shared, listener, address, closed })
     }
 
     /// Address that it serves on.
@@ -157,20 +142,13 @@ impl Coordinator {
     }
 }
 
-fn lock_state(folder: &Path) -> Result<File, CoordinatorError> {
-    let state = |source| CoordinatorError::State { path: folder.to_owned(), source };
-    std::fs::create_dir_all(folder).map_err(state)?;
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(folder.join("lock"))
-        .map_err(state)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(CoordinatorError::InUse { path: folder.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(state(source)),
+/// Where the agents were when they were last heard of.
+fn addresses(folder: &StateFolder, meta: &Meta) -> Result<Vec<String>, MetaError> {
+    if let Some(label) = folder.label() {
+        return Ok(label.members.into_iter().map(|member| member.address).collect());
     }
+    let members = meta.snapshot()?.members()?;
+    Ok(members.into_iter().map(|member| member.address).collect())
 }
 
 fn incoming(listener: TcpListener) -> impl tokio_stream::Stream<Item = io::Result<tokio::net::TcpStream>> {

@@ -1,12 +1,15 @@
 //! The members of the array: which are trusted, which answer, and what went wrong at each.
 //!
-//! 1. A member that may have missed a write that was acknowledged is out, and its out-mark is durable before the
-//!    acknowledgement.
-//! 2. A member that is out is never a source of reads, nor waited for by writes.
-//! 3. A member is marked out only while every chunk keeps k members that are not.
+//! 1. A member that may have missed a write that was acknowledged is out, by a label that is in force, before the
+//!    acknowledgement (`members::labels`).
+//! 2. A member that is out is never a source of reads, nor waited for by writes, but for the stripes that were taken back
+//!    already.
+//! 3. A member is marked out only while every chunk keeps k members that are in sync.
 //! 4. A member serves only after its pending writes were resolved (`engine::resolve`).
 
 pub mod connect;
+pub mod inspect;
+pub mod labels;
 pub mod link;
 
 use std::{
@@ -18,16 +21,12 @@ use std::{
     },
 };
 
-use stripeset_stripe::Epoch;
-use thiserror::Error;
+use stripeset_stripe::{Epoch, geometry::StripeAddress, label::Out};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use self::link::Link;
-use crate::{
-    extents::Chunks,
-    meta::{Meta, MetaError},
-};
+use self::{labels::Labels, link::Link};
+use crate::{state::StateFolder, versions::VersionSequence};
 
 /// Index of a member in its array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,8 +49,6 @@ pub struct MemberRecord {
     pub slices: u64,
     /// Length of the disk in bytes.
     pub disk_bytes: u64,
-    /// Why it is out, if it is.
-    pub out: Option<String>,
     /// Errors counted so far.
     pub errors: ErrorCounts,
 }
@@ -97,6 +94,18 @@ pub enum Service {
     InService,
 }
 
+/// How far a member that is out has been taken back. Words are for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rejoin {
+    /// Nobody is taking it back.
+    #[default]
+    Idle,
+    /// It is being taken back; how far.
+    Running(String),
+    /// It could not be taken back the last time; why not.
+    Failed(String),
+}
+
 /// Where the units of a member's disk are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskLayout {
@@ -106,21 +115,29 @@ pub struct DiskLayout {
     pub unit_stride_bytes: u64,
 }
 
-/// One member.
-pub struct Member {
-    /// Its index.
-    pub index: MemberIndex,
+/// What the label in force says of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
     /// UUID of its disk.
     pub disk_id: Uuid,
     /// Address of its agent.
     pub address: String,
+    /// Set while it is out.
+    pub out: Option<Out>,
+}
+
+/// One member.
+pub struct Member {
+    /// Its index.
+    pub index: MemberIndex,
     /// Slices that fit on its disk.
     pub slices: u64,
     /// Length of its disk in bytes.
     pub disk_bytes: u64,
     /// The session to its agent.
     pub link: Link,
-    out: RwLock<Option<String>>,
+    standing: RwLock<Standing>,
+    rejoin: Mutex<Rejoin>,
     service: Mutex<Service>,
     // Told of every change of it. Wakes in the order of the waits, which a watch would not.
     service_changed: Notify,
@@ -133,12 +150,11 @@ impl Member {
         let ErrorCounts { checksum, version, read, write, corrected } = record.errors;
         Member {
             index,
-            disk_id: record.disk_id,
-            address: record.address,
             slices: record.slices,
             disk_bytes: record.disk_bytes,
             link: Link::new(record.disk_id, epoch),
-            out: RwLock::new(record.out),
+            standing: RwLock::new(Standing { disk_id: record.disk_id, address: record.address, out: None }),
+            rejoin: Mutex::default(),
             service: Mutex::new(Service::Absent("not reached yet".to_owned())),
             service_changed: Notify::new(),
             layout: Mutex::new(DiskLayout::default()),
@@ -146,14 +162,45 @@ impl Member {
         }
     }
 
-    /// Whether it is out.
-    pub fn is_out(&self) -> bool {
-        self.out.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    /// What the label says of it.
+    pub fn standing(&self) -> Standing {
+        self.standing.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why it is out, if it is.
-    pub fn out_reason(&self) -> Option<String> {
-        self.out.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn set_standing(&self, standing: Standing) {
+        self.link.set_disk(standing.disk_id);
+        *self.standing.write().unwrap_or_else(PoisonError::into_inner) = standing;
+    }
+
+    /// UUID of its disk.
+    pub fn disk_id(&self) -> Uuid {
+        self.standing.read().unwrap_or_else(PoisonError::into_inner).disk_id
+    }
+
+    /// Address of its agent.
+    pub fn address(&self) -> String {
+        self.standing().address
+    }
+
+    /// Whether it is out, of some stripes at least.
+    pub fn is_out(&self) -> bool {
+        self.standing.read().unwrap_or_else(PoisonError::into_inner).out.is_some()
+    }
+
+    /// Whether its shard of a stripe is to be trusted, and has to take part in writes.
+    pub fn counts_at(&self, stripe: StripeAddress) -> bool {
+        let standing = self.standing.read().unwrap_or_else(PoisonError::into_inner);
+        standing.out.as_ref().is_none_or(|out| stripe < out.cursor)
+    }
+
+    /// How far it has been taken back.
+    pub fn rejoin(&self) -> Rejoin {
+        self.rejoin.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Says how far it has been taken back.
+    pub fn set_rejoin(&self, progress: Rejoin) {
+        *self.rejoin.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
     /// How far the connection has come.
@@ -178,12 +225,22 @@ impl Member {
         }
     }
 
-    /// Whether it is trusted and serves.
-    pub fn usable(&self) -> bool {
-        !self.is_out() && *self.service_lock() == Service::InService
+    /// Whether it is connected and its pending writes are resolved.
+    pub fn in_service(&self) -> bool {
+        *self.service_lock() == Service::InService
     }
 
-    /// Whether reads should ask it: it is usable, and answers.
+    /// Whether it is trusted, whole, and serves.
+    pub fn usable(&self) -> bool {
+        !self.is_out() && self.in_service()
+    }
+
+    /// Whether reads of a stripe should ask it: it is trusted there, serves, and answers.
+    pub fn worth_asking_at(&self, stripe: StripeAddress) -> bool {
+        self.counts_at(stripe) && self.in_service() && self.link.responsive()
+    }
+
+    /// Whether reads should ask it, whatever the stripe.
     pub fn worth_asking(&self) -> bool {
         self.usable() && self.link.responsive()
     }
@@ -227,35 +284,27 @@ impl Member {
     }
 }
 
-/// Why members could not be marked out.
-#[derive(Debug, Error)]
-pub enum MarkOutError {
-    /// A chunk would be left with too few members.
-    #[error("chunk {chunk} would keep {left} members in sync, and needs {needed}")]
-    TooFewLeft {
-        /// The chunk.
-        chunk: u64,
-        /// Members in sync that it would keep.
-        left: usize,
-        /// Members that it needs: k.
-        needed: usize,
-    },
-    /// The mark could not be made durable.
-    #[error("the out-mark could not be stored")]
-    Store(#[from] MetaError),
-}
-
 /// All members of the array.
 pub struct Members {
     all: Vec<Arc<Member>>,
-    marking: tokio::sync::Mutex<()>,
+    /// The label, and who revises it.
+    pub labels: Labels,
 }
 
 impl Members {
-    /// The members as they are stored.
-    pub fn new(records: Vec<MemberRecord>, epoch: Epoch) -> Self {
+    /// The members as they are stored, and as the label in the folder has them. Nobody is trusted before there is a label
+    /// in force in this epoch (`Members::begin`).
+    pub fn new(records: Vec<MemberRecord>, versions: Arc<VersionSequence>, folder: StateFolder) -> Self {
+        let epoch = versions.epoch();
         let member = |(index, record)| Arc::new(Member::new(MemberIndex(index), record, epoch));
-        Members { all: (0..).zip(records).map(member).collect(), marking: tokio::sync::Mutex::new(()) }
+        let members = Members {
+            all: (0..).zip(records).map(member).collect(),
+            labels: Labels::new(versions, folder.clone()),
+        };
+        if let Some(label) = folder.label() {
+            members.show(&label);
+        }
+        members
     }
 
     /// By index.
@@ -271,34 +320,5 @@ impl Members {
     /// One member. Panics on an index that the array does not have: indices come from its own records.
     pub fn get(&self, index: MemberIndex) -> &Arc<Member> {
         &self.all[index.0 as usize]
-    }
-
-    /// Marks members out, durably, for a reason. Members that are out already stay as they are.
-    pub async fn mark_out(
-        &self,
-        failed: &[(MemberIndex, String)],
-        chunks: &Chunks,
-        meta: &Meta,
-    ) -> Result<(), MarkOutError> {
-        // One at a time, so that two marks together do not leave a chunk with too few members.
-        let _marking = self.marking.lock().await;
-        let new: Vec<_> = failed.iter().filter(|(index, _)| !self.get(*index).is_out()).collect();
-        for chunk in chunks.all() {
-            let stays = |member: MemberIndex| {
-                !self.get(member).is_out() && !new.iter().any(|(index, _)| *index == member)
-            };
-            let left = chunk.slices.iter().filter(|slice| stays(slice.member)).count();
-            let needed = chunk.geometry.profile().data_shards();
-            if left < needed {
-                return Err(MarkOutError::TooFewLeft { chunk: chunk.index.0, left, needed });
-            }
-        }
-        for (index, reason) in new {
-            meta.mark_out(*index, reason.clone()).await?;
-            let member = self.get(*index);
-            *member.out.write().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
-            tracing::error!(member = index.0, address = member.address, reason, "member marked out");
-        }
-        Ok(())
     }
 }

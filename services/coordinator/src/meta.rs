@@ -15,7 +15,7 @@ mod tables;
 use std::{io, path::Path, sync::Arc};
 
 use redb::{Database, Durability, ReadableDatabase, backends::InMemoryBackend};
-use stripeset_stripe::{Epoch, Version};
+use stripeset_stripe::Version;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -194,11 +194,6 @@ impl Meta {
         Ok(Snapshot::new(self.database.begin_read()?))
     }
 
-    /// Claims the next epoch number for an incarnation, durably.
-    pub async fn claim_epoch(&self, incarnation: u64, above: u64) -> Result<Epoch, MetaError> {
-        self.send(|reply| Change::ClaimEpoch { incarnation, above, reply }).await
-    }
-
     /// Stores a new array with its members.
     pub async fn create_array(
         &self,
@@ -211,11 +206,6 @@ impl Meta {
     /// Stores a new chunk.
     pub async fn add_chunk(&self, chunk: ChunkRecord) -> Result<(), MetaError> {
         self.send(|reply| Change::AddChunk { chunk, reply }).await
-    }
-
-    /// Stores that a member is out, and why.
-    pub async fn mark_out(&self, member: MemberIndex, reason: String) -> Result<(), MetaError> {
-        self.send(|reply| Change::MarkOut { member, reason, reply }).await
     }
 
     /// Stores the error counts of all members.

@@ -118,7 +118,6 @@ impl From<&WriteError> for Error {
                 v1::RefusalKind::ResourceExhausted => ErrorKind::Busy,
                 _ => ErrorKind::Internal,
             },
-            WriteError::Store(_) => ErrorKind::Internal,
             WriteError::Deposed => ErrorKind::Stale,
         };
         Error::new(kind, format!("not stored: {error}"))

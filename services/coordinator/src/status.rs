@@ -5,7 +5,7 @@ use stripeset_proto::{convert::uuid_bytes, v1};
 use crate::{
     array::{Array, Phase},
     extents::Chunk,
-    members::{Member, Service, link::TICK},
+    members::{Member, Rejoin, Service, link::TICK},
 };
 
 impl Array {
@@ -46,8 +46,8 @@ impl Array {
         let errors = member.errors();
         v1::Member {
             index: member.index.0,
-            disk_id: uuid_bytes(member.disk_id),
-            address: member.address.clone(),
+            disk_id: uuid_bytes(member.disk_id()),
+            address: member.address(),
             state: state.into(),
             reason,
             size_bytes: member.disk_bytes,
@@ -119,8 +119,17 @@ impl Array {
 
 /// State of a member, and why.
 fn state(member: &Member) -> (v1::MemberState, String) {
-    if let Some(reason) = member.out_reason() {
-        return (v1::MemberState::Out, reason);
+    if let Some(out) = member.standing().out {
+        return match (member.rejoin(), member.service()) {
+            (Rejoin::Running(progress), _) => {
+                (v1::MemberState::Rebuilding, format!("{progress}; it is out because {}", out.reason))
+            }
+            (_, Service::Absent(why)) => (v1::MemberState::Out, format!("{}; now: {why}", out.reason)),
+            (Rejoin::Failed(why), _) => {
+                (v1::MemberState::Out, format!("{}; it could not be taken back: {why}", out.reason))
+            }
+            (Rejoin::Idle, _) => (v1::MemberState::Out, out.reason),
+        };
     }
     match member.service() {
         Service::Absent(reason) => (v1::MemberState::Missing, reason),
@@ -136,7 +145,11 @@ fn state(member: &Member) -> (v1::MemberState, String) {
 fn away_names(members: &[v1::Member]) -> String {
     let away = members.iter().filter(|member| member.state() != v1::MemberState::InSync);
     let name = |member: &v1::Member| {
-        let state = if member.state() == v1::MemberState::Out { "out" } else { "missing" };
+        let state = match member.state() {
+            v1::MemberState::Out => "out",
+            v1::MemberState::Rebuilding => "being taken back",
+            _ => "missing",
+        };
         format!("member {} is {state} ({})", member.index, member.reason)
     };
     away.map(name).collect::<Vec<_>>().join("; ")

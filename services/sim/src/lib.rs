@@ -5,7 +5,7 @@
 //! [`oracle`] what the right answer is, [`vertical`] what is on the disks, [`invariants`] what has to hold.
 //! [`run`] is one seed from start to end, [`sweep`](mod@sweep) many.
 //!
-//! Not simulated: gRPC itself, real disks, two coordinators at once, members that come back from being out.
+//! Not simulated: gRPC itself, real disks, metadata on the array.
 
 pub mod cluster;
 pub mod dice;
@@ -66,12 +66,21 @@ pub fn run(seed: u64, weakness: Option<Weakness>, trace: &Trace) -> Result<Stats
 fn play(plan: Plan, trace: &Trace) -> Result<Stats, Violation> {
     event!(trace, "{plan:?}");
     let stage = |error: ClusterError| Violation::new("the cluster starts", error.to_string());
-    let mut cluster = Cluster::new(Settings::small(plan.profile, plan.seed), trace.clone()).map_err(stage)?;
+    let settings = Settings { takes_back: true, ..Settings::small(plan.profile, plan.seed) };
+    let mut cluster = Cluster::new(settings, trace.clone()).map_err(stage)?;
     let mut world = World::new(plan.clone(), *cluster.geometry(), trace.clone());
     for life in 1..=plan.lives {
         let extents = world.durable();
         let last = life == plan.lives;
         let steps = plan.steps / plan.lives;
+        for _ in 0..plan.brief {
+            let time = world.a_moment();
+            match cluster.run_briefly(&extents, time) {
+                Ok(_) => {}
+                Err(error) if world.may_refuse(&error) => {}
+                Err(error) => return Err(stage(error)),
+            }
+        }
         let lived = cluster.run(&extents, async |cluster, coordinator| {
             if let Some(Weakness::Engine(weak)) = plan.weakness {
                 coordinator.engine.weaken(weak);
@@ -80,12 +89,12 @@ fn play(plan: Plan, trace: &Trace) -> Result<Stats, Violation> {
         });
         match lived {
             Ok(lived) => lived?,
-            // Beyond what the profile bears an array need not start.
-            Err(ClusterError::Start(_)) if !plan.tolerated => break,
+            Err(error) if world.may_refuse(&error) => break,
             Err(error) => return Err(stage(error)),
         }
         if !last {
             world.crash();
+            world.blackout(&cluster);
             // Who starts again finds lines that work: what is wrong with them comes later.
             world.quiet_lines(&cluster);
         }

@@ -47,6 +47,12 @@ fn play(arguments: &Arguments) -> io::Result<ExitCode> {
     let started = Instant::now();
     if let Some(seed) = arguments.seed {
         let trace = Trace::aloud();
+        // What engine and agents log stands between the events.
+        tracing_subscriber::fmt()
+            .with_writer(io::stderr)
+            .without_time()
+            .with_max_level(tracing::Level::DEBUG)
+            .init();
         return match run(seed, None, &trace) {
             Ok(stats) => {
                 write!(io::stdout(), "{stats}")?;

@@ -36,6 +36,8 @@ pub enum Kind {
     Rebuild,
     /// Units given back.
     Discard,
+    /// A revision of the label.
+    SetLabel,
     /// A sign of life is asked for.
     Ping,
 }
@@ -49,6 +51,7 @@ impl Kind {
             Some(Operation::Read(_)) => Kind::Read,
             Some(Operation::Rebuild(_)) => Kind::Rebuild,
             Some(Operation::Discard(_)) => Kind::Discard,
+            Some(Operation::SetLabel(_)) => Kind::SetLabel,
             Some(Operation::Ping(_)) | None => Kind::Ping,
         }
     }
@@ -92,6 +95,8 @@ pub struct Counts {
     pub sectors_read: u64,
     /// Rebuilds.
     pub rebuilds: u64,
+    /// Revisions of the label.
+    pub labels: u64,
     /// All, pings too.
     pub messages: u64,
     /// Messages that never arrived.
@@ -114,6 +119,7 @@ impl Counts {
             Kind::Abort => self.aborts += 1,
             Kind::Read => self.reads += 1,
             Kind::Rebuild => self.rebuilds += 1,
+            Kind::SetLabel => self.labels += 1,
             Kind::Discard | Kind::Ping => {}
         }
     }
@@ -124,6 +130,8 @@ struct State {
     conduct: Conduct,
     counts: Counts,
     stray: Vec<SessionRequest>,
+    /// How often sessions were broken.
+    breaks: u64,
 }
 
 /// The line to one member.
@@ -150,6 +158,7 @@ impl Line {
             conduct: Conduct::default(),
             counts: Counts::default(),
             stray: Vec::new(),
+            breaks: 0,
         };
         Line { member, agent, state: Mutex::new(state), changed: Notify::new(), trace }
     }
@@ -161,6 +170,17 @@ impl Line {
     /// The agent at its end.
     pub fn agent(&self) -> MutexGuard<'_, SimulatedAgent> {
         self.agent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Index of the member.
+    pub fn member(&self) -> u32 {
+        self.member
+    }
+
+    /// A session that is open breaks; the next one may come at once.
+    pub fn break_session(&self) {
+        self.state().breaks += 1;
+        self.changed.notify_waiters();
     }
 
     /// What was sent so far.
@@ -210,10 +230,11 @@ impl Line {
     ) {
         let mut on_its_way = OnItsWay::new();
         let mut held: Vec<(Kind, SessionResponse)> = Vec::new();
+        let breaks = self.state().breaks;
         loop {
             let changed = self.changed.notified();
             let conduct = self.conduct();
-            if conduct.cut {
+            if conduct.cut || self.state().breaks != breaks {
                 return;
             }
             let (free, still): (Vec<_>, Vec<_>) =

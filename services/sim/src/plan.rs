@@ -49,6 +49,10 @@ pub struct Plan {
     pub steps: u64,
     /// Lives of the coordinator.
     pub lives: u64,
+    /// In how many of a hundred lives another coordinator starts beside the one that runs.
+    pub rivals: u64,
+    /// Coordinators that die before they serve, or right after, before each life.
+    pub brief: u64,
     /// Members that may misbehave.
     pub faulty: Vec<usize>,
     /// Of them, those whose disks may say that a write is done which is not, or forget it when their agent is killed: never
@@ -81,6 +85,10 @@ pub struct Faults {
     pub short: bool,
     /// Agents are killed, or lose power.
     pub agents: bool,
+    /// All agents lose power when a coordinator dies.
+    pub blackouts: bool,
+    /// Disks are lost, and blank ones stand in their places.
+    pub disks_lost: bool,
 }
 
 impl Plan {
@@ -107,6 +115,8 @@ impl Plan {
             full: on(250),
             short: on(250),
             agents: on(300),
+            blackouts: on(200),
+            disks_lost: on(300),
         };
         if weakness == Some(Weakness::Engine(Weak::StickyMarkIgnored)) {
             // Where members do not answer, a sector may be rebuilt as it was before it was freed: nobody can tell then.
@@ -117,6 +127,8 @@ impl Plan {
             profile,
             steps: dice.between(60, 160),
             lives: dice.between(1, 3),
+            rivals: [0, 0, 60][dice.below(3) as usize],
+            brief: dice.below(3),
             liars: faulty.iter().copied().take(bears as usize).collect(),
             faulty,
             tolerated,

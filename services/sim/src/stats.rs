@@ -56,6 +56,22 @@ stats! {
     pages: "cached pages compared",
     /// Coordinators that died.
     crashes: "coordinators killed",
+    /// Coordinators that died while they took over, or right after.
+    brief: "coordinators killed at their start",
+    /// Coordinators that started beside another one.
+    rivals: "coordinators started beside another",
+    /// Writes of a deposed coordinator that it reported as done, late.
+    late: "writes that a deposed coordinator acknowledged late",
+    /// Writes that were given to deposed coordinators.
+    refused: "writes refused to deposed coordinators",
+    /// Starts that were refused for want of members that may hold newer data.
+    unsure: "starts refused for want of a witness",
+    /// Times that all agents lost power.
+    blackouts: "times that everything lost power",
+    /// Disks that were lost.
+    disks_lost: "disks lost and replaced by blank ones",
+    /// Members in sync again.
+    rejoined: "members taken back",
     /// Agents killed.
     restarts: "agents killed",
     /// Agents that lost power.
@@ -84,6 +100,6 @@ stats! {
     dropped: "writes dropped",
     /// Writes that found no space.
     full: "writes that found no space",
-    /// Members marked out.
-    out: "members marked out",
+    /// Members that were not in sync again at the end.
+    out: "members out at the end",
 }

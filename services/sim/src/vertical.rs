@@ -37,6 +37,7 @@ struct RawShard {
     version: Version,
     sectors: Vec<Vec<u8>>,
     checksums: Vec<u32>,
+    lost: Bits,
     summary: Option<Summary>,
 }
 
@@ -72,7 +73,8 @@ pub fn of_stripe(cluster: &Cluster, coordinator: &Coordinator, stripe: &StripeRe
             }
             None => true,
         };
-        (sum == raw.checksums[sector] && vouched).then(|| raw.sectors[sector].clone())
+        (sum == raw.checksums[sector] && vouched && !raw.lost.get(sector))
+            .then(|| raw.sectors[sector].clone())
     };
     let live = |shard: usize, sector: usize| {
         coordinator.engine.extents.live(stripe.address(), shard * units + sector)
@@ -88,7 +90,7 @@ pub fn of_stripe(cluster: &Cluster, coordinator: &Coordinator, stripe: &StripeRe
 
 fn state(cluster: &Cluster, coordinator: &Coordinator, stripe: &StripeRef, shard: usize) -> String {
     let (member, unit) = coordinator.place(stripe, shard);
-    if coordinator.engine.members.get(MemberIndex(member as u32)).is_out() {
+    if !coordinator.engine.members.get(MemberIndex(member as u32)).counts_at(stripe.address()) {
         return format!("member {member} is out");
     }
     match cluster.lines()[member].agent().unit(unit) {
@@ -104,7 +106,7 @@ fn state(cluster: &Cluster, coordinator: &Coordinator, stripe: &StripeRef, shard
 
 fn read(cluster: &Cluster, coordinator: &Coordinator, stripe: &StripeRef, shard: usize) -> Option<RawShard> {
     let place = stripe.place(stripeset_stripe::geometry::Shard(shard as u8));
-    if coordinator.engine.members.get(place.member).is_out() {
+    if !coordinator.engine.members.get(place.member).counts_at(stripe.address()) {
         return None;
     }
     let mut agent = cluster.lines()[place.member.0 as usize].agent();
@@ -115,6 +117,7 @@ fn read(cluster: &Cluster, coordinator: &Coordinator, stripe: &StripeRef, shard:
     }
     let units = stripe.geometry().unit_sectors();
     let written = Bits::from_bytes(&record.written, units)?;
+    let lost = Bits::from_bytes(&record.lost, units)?;
     let (mut sectors, mut checksums) = (Vec::with_capacity(units), Vec::with_capacity(units));
     for sector in 0..units {
         if written.get(sector) {
@@ -133,5 +136,5 @@ fn read(cluster: &Cluster, coordinator: &Coordinator, stripe: &StripeRef, shard:
         }),
         None => None,
     };
-    Some(RawShard { version: version(record.committed_version), sectors, checksums, summary })
+    Some(RawShard { version: version(record.committed_version), sectors, checksums, lost, summary })
 }

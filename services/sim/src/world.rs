@@ -8,6 +8,7 @@
 mod actions;
 mod faults;
 mod rest;
+mod rivals;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,6 +22,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use stripeset_coordinator::{
     engine::{Edit, ReadError, WriteError},
     extents::pins::Pin as ReaderPin,
+    members::labels::ReviseError,
     meta::Extent as Stored,
 };
 use stripeset_stripe::{
@@ -29,6 +31,7 @@ use stripeset_stripe::{
     geometry::{Geometry, Logical, Shard, StripeAddress},
 };
 
+use self::rivals::Rivals;
 use crate::{
     cluster::{Cluster, Coordinator},
     dice::Dice,
@@ -51,6 +54,9 @@ pub const SERVED: &str = "a read returns what was written, or an error";
 
 /// Within what the profile bears everything goes on.
 pub const TOLERATED: &str = "with at most m members at fault nothing is lost";
+
+/// One rules.
+pub const ONE_RULES: &str = "a deposed coordinator changes nothing and acknowledges nothing";
 
 /// All work ends.
 pub const ENDS: &str = "work ends once all faults are over";
@@ -120,6 +126,10 @@ enum Finished {
     Read(Answer),
     /// A get of several extents, one after the other; what it pinned is let go of.
     Get(Vec<Answer>, Option<ReaderPin>),
+    /// A disk was to be replaced by a blank one.
+    Replaced(usize, Result<(), ReviseError>),
+    /// A write that a deposed coordinator was given.
+    Rival(Result<Version, Arc<WriteError>>),
 }
 
 type Work = FuturesUnordered<Pin<Box<dyn Future<Output = Finished>>>>;
@@ -146,6 +156,8 @@ pub struct World {
     watched: Vec<Watched>,
     /// Verticals in which a sector was changed with its checksum: reconstruction may say that bytes are lost.
     forged: BTreeSet<(StripeAddress, usize)>,
+    /// Numbers of writes that deposed coordinators are given; the oracle permits none of them.
+    next_rival: Order,
     stats: Stats,
 }
 
@@ -164,6 +176,7 @@ impl World {
             writing: BTreeMap::new(),
             watched: Vec::new(),
             forged: BTreeSet::new(),
+            next_rival: Order::MAX,
             stats: Stats::default(),
         }
     }
@@ -188,25 +201,42 @@ impl World {
     ) -> Result<(), Violation> {
         self.commits = 1 << 32;
         let mut work = Work::new();
-        for _ in 0..steps {
+        let mut rivals = Rivals::default();
+        let rival_at = self.dice.of_thousand(self.plan.rivals * 10).then(|| self.dice.below(steps.max(1)));
+        let mut successor = None;
+        for step in 0..steps {
+            let mut coordinator = successor.as_ref().unwrap_or(coordinator);
+            if rival_at == Some(step) {
+                let deposed = coordinator.engine.clone();
+                match self.depose(cluster, &mut work, &mut rivals, deposed).await? {
+                    Some(next) => coordinator = successor.insert(next),
+                    None => return Ok(()),
+                }
+            }
             let pause = tokio::time::sleep(Duration::from_millis(self.dice.below(12)));
             tokio::pin!(pause);
             loop {
                 tokio::select! {
                     biased;
                     Some(finished) = work.next(), if !work.is_empty() => {
-                        self.finished(cluster, coordinator, finished)?;
+                        self.finished(coordinator, finished)?;
+                    }
+                    Some(finished) = rivals.work.next(), if !rivals.work.is_empty() => {
+                        self.finished_late(finished)?;
                     }
                     () = &mut pause => break,
                 }
             }
             self.act(cluster, coordinator, &mut work).await?;
+            self.provoke(&rivals, coordinator);
             self.check_counters(coordinator)?;
             self.stats.steps += 1;
         }
+        let coordinator = successor.as_ref().unwrap_or(coordinator);
         if last {
             self.heal(cluster);
-            self.end(cluster, coordinator, &mut work).await?;
+            self.end(coordinator, &mut work).await?;
+            self.end_late(&mut rivals).await?;
             self.rest(cluster, coordinator).await?;
         }
         self.account(coordinator);
@@ -214,16 +244,11 @@ impl World {
     }
 
     /// Waits for all that is going on.
-    async fn end(
-        &mut self,
-        cluster: &Cluster,
-        coordinator: &Coordinator,
-        work: &mut Work,
-    ) -> Result<(), Violation> {
+    async fn end(&mut self, coordinator: &Coordinator, work: &mut Work) -> Result<(), Violation> {
         let limit = tokio::time::Instant::now() + QUIET_LIMIT;
         while !work.is_empty() {
             match tokio::time::timeout_at(limit, work.next()).await {
-                Ok(Some(finished)) => self.finished(cluster, coordinator, finished)?,
+                Ok(Some(finished)) => self.finished(coordinator, finished)?,
                 Ok(None) => break,
                 Err(elapsed) => {
                     return Err(Violation::new(
@@ -239,6 +264,11 @@ impl World {
     /// The coordinator has died: what was not durable is undone.
     pub fn crash(&mut self) {
         self.stats.crashes += 1;
+        self.undo();
+    }
+
+    /// What was not durable is unknown to whoever takes over.
+    fn undo(&mut self) {
         self.oracle.crashed();
         self.writing.clear();
         self.watched.clear();
@@ -265,23 +295,23 @@ impl World {
         }
     }
 
-    fn finished(
-        &mut self,
-        cluster: &Cluster,
-        coordinator: &Coordinator,
-        finished: Finished,
-    ) -> Result<(), Violation> {
+    fn finished(&mut self, coordinator: &Coordinator, finished: Finished) -> Result<(), Violation> {
         match finished {
             Finished::Write(write) => {
                 self.writing.remove(&write.order);
                 self.written(coordinator, &write)?;
-                self.check_watched(cluster, coordinator, write.order, write.result.ok())
+                self.check_watched(coordinator, write.order, write.result.ok())
             }
             Finished::Read(answer) => self.was_read(&answer),
+            Finished::Rival(result) => self.rival_wrote(&result),
+            Finished::Replaced(member, result) => {
+                event!(self.trace, "member {member}: a blank disk stands for it: {result:?}");
+                Ok(())
+            }
             Finished::Get(answers, pin) => {
                 answers.iter().try_for_each(|answer| self.was_read(answer))?;
                 drop(pin);
-                self.release(cluster, coordinator)
+                self.release(coordinator)
             }
         }
     }
@@ -336,7 +366,7 @@ impl World {
             |invariant| Err(Violation::new(invariant, format!("a write to {stripe:?} failed: {error}")));
         match error {
             // A task of the engine is gone without a word.
-            WriteError::Stopping | WriteError::Store(_) | WriteError::Deposed => said(ENDS),
+            WriteError::Stopping | WriteError::Deposed => said(ENDS),
             WriteError::Refused { .. } => Ok(()),
             WriteError::NeighbourLost { .. } if self.is_forged(stripe) => Ok(()),
             _ if self.plan.tolerated => said(TOLERATED),
@@ -374,7 +404,6 @@ impl World {
     /// rebuilt the sector and wrote it again.
     fn check_watched(
         &mut self,
-        cluster: &Cluster,
         coordinator: &Coordinator,
         order: Order,
         version: Option<Version>,
@@ -386,7 +415,7 @@ impl World {
             let stripe = coordinator.engine.extents.stripe(watched.stripe);
             let written = |sector: usize| {
                 let shard = sector / self.geometry.unit_sectors();
-                version.is_some_and(|version| coordinator.took_part(cluster, &stripe, shard, version))
+                version.is_some_and(|version| coordinator.took_part(&stripe, shard, version))
             };
             let key = coordinator.engine.cache_key(&stripe);
             if let Some(pages) = coordinator.engine.cache().peek(&key) {
@@ -409,9 +438,9 @@ impl World {
         }
     }
 
-    fn release(&mut self, cluster: &Cluster, coordinator: &Coordinator) -> Result<(), Violation> {
+    fn release(&mut self, coordinator: &Coordinator) -> Result<(), Violation> {
         for freed in coordinator.pins.release() {
-            self.free(cluster, coordinator, Logical(freed.logical))?;
+            self.free(coordinator, Logical(freed.logical))?;
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ fn a_small_write_to_a_cached_stripe_reads_nothing_and_prepares_on_one_data_shard
         let mut cluster = Cluster::new(Settings::small(profile(word), 1), Trace::default()).unwrap();
         let life = async |cluster: &Cluster, coordinator: &Coordinator| {
             let stripe = open_stripe(coordinator).await;
-            coordinator.settle(cluster).await.unwrap();
+            coordinator.settle().await.unwrap();
             for round in 1..4 {
                 let before = counts(cluster);
                 coordinator.engine.write_partial(&stripe, vec![edit(0, round, 7)]).await.unwrap();
@@ -138,7 +138,7 @@ fn a_small_write_contacts_its_own_shard_and_the_parities_alone() {
             let k = profile(word).data_shards();
             coordinator.engine.set_reading(Reading::Whole);
             coordinator.engine.write_partial(&stripe, vec![edit(0, 0, 2)]).await.unwrap();
-            coordinator.settle(cluster).await.unwrap();
+            coordinator.settle().await.unwrap();
             for shard in 0..k {
                 let before = counts(cluster);
                 coordinator.engine.write_partial(&stripe, vec![edit(shard as u8, 0, 3)]).await.unwrap();
@@ -161,7 +161,7 @@ fn commits_ride_on_the_next_prepare() {
     for word in PROFILES {
         on(word, async |cluster, coordinator| {
             let stripe = open_stripe(coordinator).await;
-            coordinator.settle(cluster).await.unwrap();
+            coordinator.settle().await.unwrap();
             let k = profile(word).data_shards();
             let (before, begun) = (counts(cluster), tokio::time::Instant::now());
             const WRITES: u64 = 200;
@@ -191,7 +191,7 @@ fn a_prepare_commits_its_base() {
     for word in PROFILES {
         on(word, async |cluster, coordinator| {
             let stripe = open_stripe(coordinator).await;
-            coordinator.settle(cluster).await.unwrap();
+            coordinator.settle().await.unwrap();
             let before = counts(cluster);
             let mut last = None;
             for byte in 0..8 {
@@ -246,12 +246,12 @@ fn a_whole_stripe_is_one_prepare_to_each_member_and_no_read() {
                 (0..).zip(all_of(&stripe, byte)).map(edit).collect()
             };
             coordinator.engine.write_partial(&stripe, vec![edit(0, 0, 2)]).await.unwrap();
-            coordinator.settle(cluster).await.unwrap();
+            coordinator.settle().await.unwrap();
             let before = counts(cluster);
             coordinator.engine.write_partial(&stripe, whole(3)).await.unwrap();
             assert_eq!(sent_by_member(cluster, &before), one_each, "{word}: over a cached stripe");
 
-            coordinator.settle(cluster).await.unwrap();
+            coordinator.settle().await.unwrap();
             let before = counts(cluster);
             coordinator.engine.write_partial(&stripe, whole(4)).await.unwrap();
             // Which versions it is written over, the parities have to say: their records are read, and no sector.
@@ -364,7 +364,7 @@ fn a_delta_reads_the_old_parities_alone() {
                 let expected = Sent { prepares, reads, sectors: reads, commits: sent.commits, others: 0 };
                 assert_eq!(sent, expected, "{word}: shard {shard}");
             }
-            coordinator.settle(cluster).await.unwrap();
+            coordinator.settle().await.unwrap();
             let raw = vertical::of_stripe(cluster, coordinator, &stripe);
             let codec = Codec::new(stripe.geometry().profile());
             assert_eq!(parity::check(&codec, &raw.verticals[0]), Ok(true), "{word}");

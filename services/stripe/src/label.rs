@@ -11,6 +11,8 @@
 //!
 //! Does not store labels, nor decide who is to be trusted. Who may begin from which label is in [`crate::start`].
 
+use std::fmt;
+
 use uuid::Uuid;
 
 use crate::{
@@ -68,10 +70,22 @@ pub struct Out {
     pub reason: String,
 }
 
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of epoch {}", self.number, self.epoch)
+    }
+}
+
 impl Label {
     /// Members that are in sync whole, by index.
     pub fn in_sync(&self) -> impl Iterator<Item = usize> {
         (0..).zip(&self.members).filter(|(_, member)| member.out.is_none()).map(|(index, _)| index)
+    }
+
+    /// Whether the label puts a blank disk in a member's place, of which nothing counts yet.
+    pub fn is_blank(&self, member: usize) -> bool {
+        let nothing = |out: &Out| out.since.is_none() && out.cursor == StripeAddress::default();
+        self.members[member].out.as_ref().is_some_and(nothing)
     }
 
     /// Index of the member with this disk.
@@ -131,6 +145,22 @@ impl Revisions {
     /// Begins in a new epoch from the label that was found.
     pub fn new(found: Label, epoch: Epoch) -> Self {
         Revisions { epoch, last: found.revision.number, in_force: found, proposed: None }
+    }
+
+    /// Begins again, from a label that was found since, before any revision came into force. What was proposed already may
+    /// be on disks, so what it takes out stays out.
+    pub fn begin_again(&mut self, found: Label) {
+        if found.revision > self.in_force.revision {
+            self.last = self.last.max(found.revision.number);
+            if let Some(Proposed { label, .. }) = &mut self.proposed {
+                for (proposed, found) in label.members.iter_mut().zip(&found.members) {
+                    let same_disk = proposed.disk_id == found.disk_id;
+                    let out = proposed.out.take().filter(|_| same_disk);
+                    *proposed = LabelMember { out: found.out.clone().or(out), ..found.clone() };
+                }
+            }
+            self.in_force = found;
+        }
     }
 
     /// The label to go by.

@@ -169,18 +169,26 @@ impl Agent {
             let label = v1::Label {
                 array_id: Bytes::from_static(&[9; 16]),
                 revision: 1,
-                member: 0,
                 unit_bytes: UNIT_BYTES as u32,
                 slice_bytes: 1 << 20,
                 shards_max: 2,
                 data_shards_max: 1,
-                members: vec![v1::LabelMember { disk_id: disk_id.clone(), address: address.to_owned() }],
+                epoch: None,
+                members: vec![v1::LabelMember {
+                    disk_id: disk_id.clone(),
+                    address: address.to_owned(),
+                    out: None,
+                }],
             };
             let join = v1::JoinRequest { disk_id: disk_id.clone(), label: Some(label) };
             control.join(join).await.unwrap();
         }
         let epoch = v1::Epoch { number: epoch, incarnation: 1 };
-        let fence = v1::FenceRequest { disk_id: disk_id.clone(), epoch: Some(epoch) };
+        let fence = v1::FenceRequest {
+            disk_id: disk_id.clone(),
+            epoch: Some(epoch),
+            folder_id: Bytes::from_static(&[3; 16]),
+        };
         control.fence(fence).await.unwrap();
         let (requests, receiver) = mpsc::channel(4096);
         let mut data = AgentDataServiceClient::new(channel);

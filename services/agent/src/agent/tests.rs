@@ -86,7 +86,11 @@ impl Member {
             let request = v1::JoinRequest { disk_id: disk_id.clone(), label: Some(label(&disk_id)) };
             assert!(control.join(request).await.unwrap().into_inner().slices >= 8);
         }
-        let fence = v1::FenceRequest { disk_id: disk_id.clone(), epoch: Some(epoch()) };
+        let fence = v1::FenceRequest {
+            disk_id: disk_id.clone(),
+            epoch: Some(epoch()),
+            folder_id: Bytes::from_static(&[3; 16]),
+        };
         control.fence(fence).await.unwrap();
         Member { agent, control, disk_id }
     }
@@ -174,12 +178,12 @@ fn label(disk_id: &Bytes) -> v1::Label {
     v1::Label {
         array_id: Bytes::from_static(&[9; 16]),
         revision: 1,
-        member: 0,
         unit_bytes: UNIT_BYTES,
         slice_bytes: u64::from(UNIT_BYTES),
         shards_max: 2,
         data_shards_max: 1,
-        members: vec![v1::LabelMember { disk_id: disk_id.clone(), address: "a:1".to_owned() }],
+        epoch: None,
+        members: vec![v1::LabelMember { disk_id: disk_id.clone(), address: "a:1".to_owned(), out: None }],
     }
 }
 

@@ -8,13 +8,13 @@ use stripeset_proto::convert::Identity;
 use stripeset_stripe::{
     Epoch, SECTOR_BYTES, Version, checksum,
     geometry::{ChunkIndex, Row, Shard},
+    label::{Label, LabelMember, Revision},
 };
 use uuid::Uuid;
 
 use super::DISK;
 use crate::{
     disk::{BLOCK_BYTES, Buffer, Disk, simulated::SimulatedDisk},
-    label::{Label, LabelMember},
     layout::{JOURNAL_HEAD_OFFSETS, Layout, RING_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS},
     operation::{Entry, Operation, Prepare, Read, Rebuild, Run, UnitVersion},
     record::{self, Summary},
@@ -74,16 +74,15 @@ impl Template {
         let mut store = Store::open(Box::new(disk.clone())).ok()?;
         let label = Label {
             array_id: Uuid::from_u128(5),
-            revision: 1,
-            member: 0,
+            revision: Revision { number: 1, ..Revision::default() },
             unit_bytes: 4 * SECTOR_BYTES as u32,
             slice_bytes: 4 * SECTOR_BYTES as u64,
             shards_max: 3,
             data_shards_max: 2,
-            members: vec![LabelMember { disk_id: DISK, address: "a:1".to_owned() }],
+            members: vec![LabelMember { disk_id: DISK, address: "a:1".to_owned(), out: None }],
         };
         store.join(DISK, label).ok()?;
-        store.fence(EPOCH).ok()?;
+        store.fence(EPOCH, Uuid::nil()).ok()?;
         let mut sequence = 1;
         let mut ask = |store: &mut Store, operation: fn(u64, u64) -> Operation, unit: u64| {
             sequence += 1;
@@ -247,7 +246,7 @@ fn rebuild(unit: u64, sequence: u64) -> Operation {
 /// Asks everything of every unit. What the answers are is not looked at: nobody knows what the bytes say.
 fn use_all(store: &mut Store) {
     let epoch = store.superblock().epoch;
-    let _ = store.fence(epoch);
+    let _ = store.fence(epoch, Uuid::nil());
     let mut sequence = 1 << 40;
     let Some(layout) = store.layout() else { return };
     for unit in 0..UNITS.min(layout.units()) {

@@ -25,6 +25,7 @@ pub(crate) struct UnitView {
     pub(crate) floor: Version,
     pub(crate) disk_offset: u64,
     pub(crate) written: Bits,
+    pub(crate) lost: Bits,
     pub(crate) checksums: Vec<u32>,
     pub(crate) summary: Option<Summary>,
 }
@@ -97,6 +98,7 @@ impl Store {
             floor,
             disk_offset: layout.sector_offset(unit, 0),
             written: body.written,
+            lost: body.lost,
             checksums: body.checksums,
             summary: body.summary,
         })

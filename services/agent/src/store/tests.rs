@@ -7,6 +7,7 @@ use stripeset_proto::convert::Identity;
 use stripeset_stripe::{
     SECTOR_BYTES,
     geometry::{ChunkIndex, Row, Shard},
+    label::{LabelMember, Revision},
 };
 
 use super::*;
@@ -15,7 +16,6 @@ use crate::{
         Buffer,
         simulated::{Dice, SimulatedDisk},
     },
-    label::LabelMember,
     operation::{Entry, Prepare, Read, Rebuild, Run, UnitVersion},
     record::Summary,
 };
@@ -33,6 +33,9 @@ mod tamper;
 const UNIT_BYTES: u32 = 16 * 1024;
 const SECTORS: usize = UNIT_BYTES as usize / SECTOR_BYTES;
 const DISK_BYTES: usize = 2 * 1024 * 1024;
+
+/// Name of the state folder that fences.
+const FOLDER: Uuid = Uuid::from_u128(0xf01d);
 
 /// What a read says of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,13 +114,12 @@ fn read_of(unit: u64, version: u64, first_sector: usize, sectors: usize) -> Read
 fn label(disk_id: Uuid) -> Label {
     Label {
         array_id: Uuid::from_u128(5),
-        revision: 1,
-        member: 0,
+        revision: Revision { number: 1, ..Revision::default() },
         unit_bytes: UNIT_BYTES,
         slice_bytes: u64::from(UNIT_BYTES),
         shards_max: 3,
         data_shards_max: 2,
-        members: vec![LabelMember { disk_id, address: "a:1".to_owned() }],
+        members: vec![LabelMember { disk_id, address: "a:1".to_owned(), out: None }],
     }
 }
 
@@ -140,7 +142,7 @@ impl Rig {
         Store::format(&mut disk.clone(), disk_id).unwrap();
         let mut rig = Rig::open(disk);
         assert!(rig.store.join(disk_id, label(disk_id)).unwrap() >= 8);
-        rig.store.fence(epoch()).unwrap();
+        rig.store.fence(epoch(), FOLDER).unwrap();
         rig
     }
 
@@ -212,7 +214,7 @@ impl Rig {
     }
 
     fn pending(&mut self) -> Vec<(u64, u64, bool)> {
-        let listed = self.store.fence(epoch()).unwrap();
+        let listed = self.store.fence(epoch(), FOLDER).unwrap();
         listed.iter().map(|write| (write.unit, write.version.sequence, write.fresh)).collect()
     }
 

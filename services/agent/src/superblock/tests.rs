@@ -2,44 +2,67 @@
 
 use proptest::{collection::vec, prelude::*};
 
+use stripeset_stripe::{
+    Version,
+    geometry::{ChunkIndex, Row, StripeAddress},
+    label::{LabelMember, Out, Revision},
+};
+
 use super::*;
 use crate::{
     disk::simulated::SimulatedDisk,
-    label::{ADDRESS_BYTES_MAX, LabelMember, MEMBERS_MAX},
+    label::{ADDRESS_BYTES_MAX, MEMBERS_MAX, REASON_BYTES_MAX},
 };
 
 const DISK_BYTES: usize = 1024 * 1024;
 
+fn versions() -> impl Strategy<Value = Version> {
+    any::<(u64, u64, u64)>().prop_map(|(number, incarnation, sequence)| Version {
+        epoch: Epoch { number, incarnation },
+        sequence,
+    })
+}
+
+fn members() -> impl Strategy<Value = LabelMember> {
+    let cursor = any::<(u64, u32)>()
+        .prop_map(|(chunk, row)| StripeAddress { chunk: ChunkIndex(chunk), row: Row(row) });
+    let out = (versions(), cursor, "[a-z ]{0,30}").prop_map(|(since, cursor, reason)| Out {
+        since,
+        cursor,
+        reason,
+    });
+    (any::<u128>(), "[a-z0-9.:]{0,40}", proptest::option::of(out))
+        .prop_map(|(id, address, out)| LabelMember { disk_id: Uuid::from_u128(id), address, out })
+}
+
 fn labels() -> impl Strategy<Value = Label> {
-    let member = (any::<u128>(), "[a-z0-9.:]{0,40}")
-        .prop_map(|(id, address)| LabelMember { disk_id: Uuid::from_u128(id), address });
-    let shape = (any::<u32>(), any::<u32>());
-    (any::<u128>(), any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>(), shape, vec(member, 0..20))
-        .prop_map(
-            |(array, revision, member, unit_bytes, slice_bytes, (shards_max, data_shards_max), members)| {
-                let array_id = Uuid::from_u128(array);
-                Label {
-                    array_id,
-                    revision,
-                    member,
-                    unit_bytes,
-                    slice_bytes,
-                    shards_max,
-                    data_shards_max,
-                    members,
-                }
-            },
-        )
+    let lengths = any::<(u32, u64, u32, u32)>();
+    (any::<u128>(), versions(), lengths, vec(members(), 0..20)).prop_map(
+        |(array, revision, lengths, members)| {
+            let (unit_bytes, slice_bytes, shards_max, data_shards_max) = lengths;
+            Label {
+                array_id: Uuid::from_u128(array),
+                revision: Revision { epoch: revision.epoch, number: revision.sequence },
+                unit_bytes,
+                slice_bytes,
+                shards_max,
+                data_shards_max,
+                members,
+            }
+        },
+    )
 }
 
 fn superblocks() -> impl Strategy<Value = Superblock> {
-    (0..1_u64 << 62, any::<u128>(), any::<(u64, u64)>(), proptest::option::of(labels())).prop_map(
-        |(generation, id, (number, incarnation), label)| Superblock {
+    let fenced_by = vec(any::<u128>().prop_map(Uuid::from_u128), 0..FENCERS_MAX);
+    (0..1_u64 << 62, any::<u128>(), any::<(u64, u64)>(), proptest::option::of(labels()), fenced_by).prop_map(
+        |(generation, id, (number, incarnation), label, fenced_by)| Superblock {
             generation,
             disk_id: Uuid::from_u128(id),
             disk_bytes: DISK_BYTES as u64,
             epoch: Epoch { number, incarnation },
             label,
+            fenced_by,
         },
     )
 }
@@ -105,24 +128,31 @@ fn damage_to_one_copy_takes_nothing_back() {
 
 #[test]
 fn the_largest_label_fits() {
-    let member = LabelMember { disk_id: Uuid::nil(), address: "a".repeat(ADDRESS_BYTES_MAX) };
+    let out =
+        Out { since: Version::NONE, cursor: StripeAddress::default(), reason: "r".repeat(REASON_BYTES_MAX) };
+    let member = |id: usize| LabelMember {
+        disk_id: Uuid::from_u128(id as u128),
+        address: "a".repeat(ADDRESS_BYTES_MAX),
+        out: Some(out.clone()),
+    };
     let label = Label {
         array_id: Uuid::nil(),
-        revision: 1,
-        member: 0,
+        revision: Revision { number: 1, ..Revision::default() },
         unit_bytes: 4096,
         slice_bytes: 4096,
         shards_max: 24,
         data_shards_max: 16,
-        members: vec![member; MEMBERS_MAX],
+        members: (0..MEMBERS_MAX).map(member).collect(),
     };
-    assert_eq!(label.check(Uuid::nil()), Ok(()));
-    let superblock = Superblock { label: Some(label), ..Superblock::blank(Uuid::nil(), 0) };
+    let own = Uuid::nil();
+    assert_eq!(label::check(&label, own), Ok(()));
+    let fenced_by = vec![own; FENCERS_MAX];
+    let superblock = Superblock { label: Some(label), fenced_by, ..Superblock::blank(own, 0) };
     assert_eq!(Superblock::decode(&superblock.encode()), Copy::Whole(superblock));
 }
 
 #[test]
-fn no_format_older_than_the_first_is_believed() {
+fn format_0_is_damage() {
     let mut bytes = Superblock::blank(Uuid::from_u128(3), 0).encode();
     bytes[12..16].copy_from_slice(&0_u32.to_le_bytes());
     seal(&mut bytes);

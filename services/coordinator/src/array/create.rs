@@ -4,7 +4,11 @@ use std::collections::BTreeSet;
 
 use futures_util::future::{join_all, try_join_all};
 use stripeset_proto::{Error, ErrorKind, convert, v1};
-use stripeset_stripe::{Profile, ProfileSpec, geometry::Geometry};
+use stripeset_stripe::{
+    Profile, ProfileSpec,
+    geometry::Geometry,
+    label::{Label, LabelMember, Revision},
+};
 use tonic::transport::Channel;
 use uuid::Uuid;
 
@@ -75,7 +79,7 @@ impl Plan {
     }
 
     /// Reaches the agents, checks that all are blank, and joins them.
-    pub async fn carry_out(self) -> Result<(ArrayRecord, Vec<MemberRecord>), Error> {
+    pub async fn carry_out(self) -> Result<(ArrayRecord, Vec<MemberRecord>, Label), Error> {
         let blanks = try_join_all(self.agents.iter().map(|address| reach(address))).await?;
         let disks: BTreeSet<Uuid> = blanks.iter().map(|blank| blank.disk_id).collect();
         if disks.len() < blanks.len() {
@@ -89,9 +93,8 @@ impl Plan {
             slice_bytes: self.slice_bytes(&blanks)?,
         };
         // All at once: each writes out its journal and table, which takes a while on large disks.
-        let shapes = [self.data, self.metadata];
-        let joining =
-            blanks.iter().zip(0..).map(|(blank, index)| join(blank, label(&array, shapes, &blanks, index)));
+        let label = label(&array, [self.data, self.metadata], &blanks);
+        let joining = blanks.iter().map(|blank| join(blank, label.clone().into()));
         let (joined, failed): (Vec<_>, Vec<_>) =
             blanks.iter().zip(join_all(joining).await).partition(|(_, outcome)| outcome.is_ok());
         if let Some((blank, Err(error))) = failed.into_iter().next() {
@@ -104,12 +107,11 @@ impl Plan {
                 address: blank.address.clone(),
                 slices: slices?,
                 disk_bytes: blank.disk_bytes,
-                out: None,
                 errors: ErrorCounts::default(),
             })
         };
         let members = joined.into_iter().map(member).collect::<Result<_, Error>>()?;
-        Ok((array, members))
+        Ok((array, members, label))
     }
 
     /// The slice given, or one that suits the smallest disk.
@@ -141,11 +143,12 @@ async fn reach(address: &str) -> Result<Blank, Error> {
     };
     let described = agent_client(channel.clone()).describe(timed(v1::DescribeRequest {})).await?.into_inner();
     let disk_id = convert::uuid("disk_id", &described.disk_id)?;
-    if let Some(label) = described.label {
-        let array = convert::uuid("array_id", &label.array_id)?;
+    if let Some(label) = described.label.map(Label::try_from).transpose()? {
         let message = format!(
-            "agent {address} is not blank: its disk {} is member {} of array {array}; give a blank disk",
-            described.path, label.member
+            "agent {address} is not blank: its disk {} is member {} of array {}; give a blank disk",
+            described.path,
+            label.member_of(disk_id).unwrap_or_default(),
+            label.array_id
         );
         return Err(Error::new(ErrorKind::Precondition, message));
     }
@@ -159,16 +162,16 @@ async fn join(blank: &Blank, label: v1::Label) -> Result<u64, Error> {
     Ok(agent_client(blank.channel.clone()).join(request).await?.into_inner().slices)
 }
 
-fn label(array: &ArrayRecord, profiles: [Profile; 2], blanks: &[Blank], member: u32) -> v1::Label {
+fn label(array: &ArrayRecord, profiles: [Profile; 2], blanks: &[Blank]) -> Label {
     let most = |count: fn(Profile) -> usize| profiles.into_iter().map(count).max().unwrap_or_default() as u32;
-    let members = blanks.iter().map(|blank| v1::LabelMember {
-        disk_id: convert::uuid_bytes(blank.disk_id),
+    let members = blanks.iter().map(|blank| LabelMember {
+        disk_id: blank.disk_id,
         address: blank.address.clone(),
+        out: None,
     });
-    v1::Label {
-        array_id: convert::uuid_bytes(array.array_id),
-        revision: 1,
-        member,
+    Label {
+        array_id: array.array_id,
+        revision: Revision { number: 1, ..Revision::default() },
         unit_bytes: array.unit_bytes,
         slice_bytes: array.slice_bytes,
         members: members.collect(),

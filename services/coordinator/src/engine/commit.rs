@@ -92,14 +92,11 @@ impl Engine {
         let queue = &self.commits.by_member[index.0 as usize];
         let _sending = queue.sending.lock().await;
         let member = self.members.get(index);
-        if member.is_out() {
-            // It is a target of rebuild only; nothing of what it holds is asked for again.
-            for decided in mem::take(&mut *queue.lock()) {
-                self.forget_decided(&decided);
-            }
-            return;
-        }
         let now = mem::take(&mut *queue.lock());
+        // Where it is out it is a target of rebuild only; nothing of what it holds is asked for again.
+        let (now, out): (Vec<_>, Vec<_>) =
+            now.into_iter().partition(|decided| member.counts_at(decided.address));
+        out.iter().for_each(|decided| self.forget_decided(decided));
         let mut batches = now.chunks(stripeset_proto::limits::UNITS_MAX);
         while let Some(batch) = batches.next() {
             let writes = batch

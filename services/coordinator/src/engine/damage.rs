@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use stripeset_proto::v1::{self, session_request::Operation};
+use stripeset_proto::v1::{self, session_request::Operation, session_response::Outcome};
 use stripeset_stripe::{SECTOR_BYTES, bits::Bits, checksum, geometry::Shard, summary::Summary};
+use thiserror::Error;
 
 use super::{
     Engine,
@@ -14,7 +15,10 @@ use super::{
     owned::Owned,
     shard::summary_to_wire,
 };
-use crate::{extents::StripeRef, members::ErrorCount};
+use crate::{
+    extents::StripeRef,
+    members::{ErrorCount, link::CallError},
+};
 
 impl Engine {
     /// Counts what was found bad against the members that hold it.
@@ -80,12 +84,29 @@ impl Engine {
             tracing::warn!(member = member.index.0, stripe = ?stripe.address(), "shard cannot be rebuilt now");
             return;
         };
+        let (sectors, lost) = (content.written.count(), content.lost.count());
+        match self.send_rebuild(stripe, shard, content).await {
+            Ok(()) => {
+                member.count(ErrorCount::Corrected, sectors as u64);
+                tracing::info!(member = member.index.0, stripe = ?stripe.address(), lost, "shard rebuilt");
+            }
+            Err(error) => tracing::warn!(member = member.index.0, %error, "shard could not be rebuilt"),
+        }
+    }
+
+    /// Replaces a shard by what it should hold. Called under the stripe lock.
+    pub(super) async fn send_rebuild(
+        &self,
+        stripe: &StripeRef,
+        shard: Shard,
+        content: Content,
+    ) -> Result<(), RebuildError> {
         let place = stripe.place(shard);
-        let lost = content.lost.count();
+        let token: v1::Version = self.versions.take().into();
         let rebuild = Operation::Rebuild(v1::RebuildOperation {
             unit: place.unit,
             identity: Some(place.identity.into()),
-            token: Some(self.versions.take().into()),
+            token: Some(token),
             version: Some(content.summary.vector[usize::from(shard.0)].into()),
             runs: content.runs(),
             lost: Bytes::copy_from_slice(content.lost.as_bytes()),
@@ -95,17 +116,14 @@ impl Engine {
                 .has_summary(usize::from(shard.0))
                 .then(|| summary_to_wire(&content.summary)),
         });
-        match member.link.call(rebuild, 0).await {
-            Ok(_) => {
-                member.count(ErrorCount::Corrected, content.written.count() as u64);
-                tracing::info!(member = member.index.0, stripe = ?stripe.address(), lost, "shard rebuilt");
-            }
-            Err(error) => tracing::warn!(member = member.index.0, %error, "shard could not be rebuilt"),
+        match self.member_of(stripe, shard).link.call(rebuild, 0).await? {
+            Outcome::Rebuild(outcome) if outcome.token == Some(token) => Ok(()),
+            _ => Err(CallError::Unfit.into()),
         }
     }
 
     /// What a shard should hold, from the others; `None` while that cannot be known.
-    fn content(&self, stripe: &StripeRef, shard: Shard, gathered: Gathered) -> Option<Content> {
+    pub(super) fn content(&self, stripe: &StripeRef, shard: Shard, gathered: Gathered) -> Option<Content> {
         let geometry = stripe.geometry();
         let (k, unit_sectors) = (geometry.profile().data_shards(), geometry.unit_sectors());
         let index = usize::from(shard.0);
@@ -134,8 +152,19 @@ impl Engine {
     }
 }
 
+/// Why a shard was not rebuilt.
+#[derive(Debug, Error)]
+pub enum RebuildError {
+    /// What it should hold cannot be known before another member is back.
+    #[error("what the shard should hold is not known now")]
+    NotNow,
+    /// Its member did not take it.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
 /// What a shard should hold.
-struct Content {
+pub(super) struct Content {
     bytes: Bytes,
     written: Bits,
     lost: Bits,

@@ -10,7 +10,8 @@ use stripeset_stripe::{Version, geometry::Shard};
 use super::{Engine, change::Operations, commit::Decided, owned::Owned, steps::Step, write::WriteError};
 use crate::{
     extents::StripeRef,
-    members::{ErrorCount, Service, link::CallError},
+    members::{ErrorCount, MemberIndex, Service, labels::ReviseError, link::CallError},
+    versions::WriteVersion,
 };
 
 /// How long a member may take to answer that a write is taken back before it is marked out.
@@ -25,7 +26,7 @@ impl Engine {
         self: &Arc<Self>,
         owned: Owned,
         stripe: &StripeRef,
-        version: Version,
+        write: WriteVersion,
         operations: Operations,
     ) -> Result<Owned, WriteError> {
         // Not waited for with the lock held: who resolves may need it.
@@ -59,29 +60,42 @@ impl Engine {
             self.steps.pass(Step::RmwPrepared).await;
         }
         if let Some(refused) = refused {
-            return Err(self.abort(owned, stripe, version, shards, refused).await);
+            return Err(self.abort(owned, stripe, write, shards, refused).await);
         }
         if !failed.is_empty()
-            && let Err(error) = self.members.mark_out(&failed, &self.extents.chunks, &self.meta).await
+            && let Err(error) = self.mark_out(&failed).await
         {
+            if let ReviseError::Deposed(_) = error {
+                return Err(WriteError::Deposed);
+            }
             let what = failed.iter().map(|(member, reason)| format!("member {member}: {reason}"));
             let failed = what.collect::<Vec<_>>().join("; ");
             let error = WriteError::TooFewMembers { failed, source: error };
-            return Err(self.abort(owned, stripe, version, shards, error).await);
+            return Err(self.abort(owned, stripe, write, shards, error).await);
         }
-        self.decided(stripe, version, &shards);
+        self.decided(stripe, write.version(), &shards);
         Ok(owned)
+    }
+
+    /// Marks members out that failed. Whoever finds that another coordinator rules is deposed.
+    async fn mark_out(&self, failed: &[(MemberIndex, String)]) -> Result<(), ReviseError> {
+        let marked = self.members.mark_out(failed, &self.extents.chunks).await;
+        if let Err(ReviseError::Deposed(message)) = &marked {
+            self.depose(format!("a member refused this epoch: {message}"));
+        }
+        marked
     }
 
     fn decided(&self, stripe: &StripeRef, version: Version, shards: &[Shard]) {
         let address = stripe.address();
         for shard in shards {
             let place = stripe.place(*shard);
-            if !self.members.get(place.member).is_out() {
-                self.decided.insert((address, *shard), version);
-                self.commits
-                    .push(place.member, Decided { address, shard: *shard, unit: place.unit, version });
+            if !self.members.get(place.member).counts_at(address) {
+                self.rejoins.missed(place.member, address);
+                continue;
             }
+            self.decided.insert((address, *shard), version);
+            self.commits.push(place.member, Decided { address, shard: *shard, unit: place.unit, version });
         }
     }
 
@@ -92,7 +106,7 @@ impl Engine {
         operation: v1::PrepareOperation,
     ) -> Result<(), CallError> {
         let member = self.member_of(stripe, shard);
-        if member.is_out() {
+        if !member.counts_at(stripe.address()) {
             return Ok(());
         }
         if member.service() != Service::InService {
@@ -107,10 +121,11 @@ impl Engine {
         self: &Arc<Self>,
         owned: Owned,
         stripe: &StripeRef,
-        version: Version,
+        write: WriteVersion,
         shards: Vec<Shard>,
         error: WriteError,
     ) -> WriteError {
+        let version = write.version();
         let limit = tokio::time::Instant::now() + ABORT_PATIENCE;
         let mut silent = self.abort_once(stripe, version, shards).await;
         while !silent.is_empty() && tokio::time::Instant::now() < limit {
@@ -123,19 +138,23 @@ impl Engine {
         let reason = "it did not answer when a write that may be there was taken back";
         let failed: Vec<_> =
             silent.iter().map(|shard| (stripe.place(*shard).member, reason.to_owned())).collect();
-        if self.members.mark_out(&failed, &self.extents.chunks, &self.meta).await.is_ok() {
+        if self.mark_out(&failed).await.is_ok() {
             return error;
         }
-        let failed = error.to_string();
+        let what = error.to_string();
         let (engine, stripe) = (self.clone(), stripe.clone());
         tokio::spawn(async move {
             while !silent.is_empty() && engine.deposed.borrow().is_none() {
                 tokio::time::sleep(ABORT_PAUSE).await;
                 silent = engine.abort_once(&stripe, version, silent).await;
+                // Whom the array could not do without then it may be able to do without by now.
+                if !silent.is_empty() && engine.mark_out(&failed).await.is_ok() {
+                    break;
+                }
             }
-            drop(owned);
+            drop((owned, write));
         });
-        WriteError::Open { failed }
+        WriteError::Open { failed: what }
     }
 
     /// Sends Abort to the members of the shards; those that did not answer.
@@ -145,7 +164,7 @@ impl Engine {
             let member = self.members.get(place.member);
             let writes = vec![v1::UnitVersion { unit: place.unit, version: Some(version.into()) }];
             let abort = Operation::Abort(v1::AbortOperation { writes });
-            let done = member.is_out() || member.link.call(abort, 0).await.is_ok();
+            let done = !member.counts_at(stripe.address()) || member.link.call(abort, 0).await.is_ok();
             (!done).then_some(shard)
         });
         join_all(aborts).await.into_iter().flatten().collect()

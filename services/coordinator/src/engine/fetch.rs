@@ -41,7 +41,10 @@ impl Engine {
         known: Option<&Summary>,
     ) -> Option<Fetched> {
         let requests = requests(stripe, plan, known);
-        if !requests.iter().all(|request| self.member_of(stripe, request.shard).worth_asking()) {
+        if !requests
+            .iter()
+            .all(|request| self.member_of(stripe, request.shard).worth_asking_at(stripe.address()))
+        {
             return None;
         }
         let reads = requests.iter().map(|request| async {

@@ -47,9 +47,10 @@ impl Engine {
     ) -> Result<Version, WriteError> {
         let mut owned = self.own_to_write(stripe).await?;
         owned.begin_without_pages();
-        let version = self.versions.take();
+        let write = self.versions.take_for_write();
+        let version = write.version();
         let (operations, summary) = self.fresh_operations(stripe, version, data);
-        let owned = self.decide(owned, stripe, version, operations).await?;
+        let owned = self.decide(owned, stripe, write, operations).await?;
         // One that fills its stripe will not be added to.
         if !summary.written.all() && self.cache().mode() != Mode::Off {
             let mut pages = Pages::new(Class::Data, summary);

@@ -65,6 +65,10 @@ pub(super) struct Gathered {
     pub(super) damage: Vec<Damage>,
     /// A member that did not answer may hold what is lost.
     pub(super) absent_might_help: bool,
+    /// Every member that counts has answered something.
+    pub(super) all_answered: bool,
+    /// Every member that counts has answered that it holds nothing of the stripe.
+    pub(super) nothing_there: bool,
 }
 
 type Reads = Vec<Result<ShardRead, ShardFault>>;
@@ -90,7 +94,9 @@ impl Engine {
         let profile = stripe.geometry().profile();
         let (k, n) = (profile.data_shards(), profile.shards());
         let left_out = |shard: &Shard| range.without >> shard.0 & 1 == 1;
-        let asked = |shard: &Shard| !left_out(shard) && self.member_of(stripe, *shard).worth_asking();
+        let asked = |shard: &Shard| {
+            !left_out(shard) && self.member_of(stripe, *shard).worth_asking_at(stripe.address())
+        };
         let data_at_hand = (0..k as u8).map(Shard).all(|shard| asked(&shard));
         let request = |shard: Shard, sectors: u32| ShardRequest {
             shard,
@@ -264,9 +270,17 @@ impl<'a> View<'a> {
         let absent = self.stripe.shards().any(|shard| {
             let member = engine.member_of(self.stripe, shard);
             self.reads[usize::from(shard.0)].as_ref().is_err_and(|fault| *fault == ShardFault::Absent)
-                && !member.is_out()
+                && member.counts_at(self.stripe.address())
                 && range.without >> shard.0 & 1 == 0
         });
+        let nothing = |shard: Shard| match &self.reads[usize::from(shard.0)] {
+            Ok(read) => read.version.is_none(),
+            // Its unit holds something for another stripe.
+            Err(ShardFault::Stale) => engine.decided_version(self.stripe, shard).is_none(),
+            Err(ShardFault::Absent) => !engine.member_of(self.stripe, shard).counts_at(self.stripe.address()),
+            Err(ShardFault::Damaged | ShardFault::Failed) => false,
+        };
+        let nothing_there = self.stripe.shards().all(nothing);
         let versions: Vec<_> =
             self.reads.iter().map(|read| read.as_ref().ok().map(|read| read.version)).collect();
         let data = columns.into_iter().enumerate().map(|(shard, (bytes, lost))| Column {
@@ -283,6 +297,8 @@ impl<'a> View<'a> {
             data: data.collect(),
             damage: self.damage(&masks),
             absent_might_help: lost && absent,
+            all_answered: !absent,
+            nothing_there,
             versions,
             summary: self.summary,
         }

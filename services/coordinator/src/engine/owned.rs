@@ -55,7 +55,8 @@ impl Engine {
 
     /// Whether a member of the stripe that is not out is being taken back.
     pub(super) fn is_being_resolved(&self, stripe: &StripeRef) -> bool {
-        let resolving = |member: &Member| !member.is_out() && member.service() == Service::Fenced;
+        let resolving =
+            |member: &Member| member.counts_at(stripe.address()) && member.service() == Service::Fenced;
         stripe.shards().any(|shard| resolving(self.member_of(stripe, shard)))
     }
 }

@@ -56,7 +56,8 @@ impl Engine {
         };
         self.steps.pass(Step::RmwRead).await;
         self.count_partial(pages.as_mut(), &plan, &covered, plan.reads());
-        let version = self.versions.take();
+        let write = self.versions.take_for_write();
+        let version = write.version();
         let change = Change {
             stripe,
             version,
@@ -82,7 +83,7 @@ impl Engine {
                 self.cache().finish(self.cache_key(stripe), kept.clone(), Insert::Partial);
             }
         }
-        let owned = self.decide(owned, stripe, version, operations).await?;
+        let owned = self.decide(owned, stripe, write, operations).await?;
         Ok(Written { version, owned, pages: kept })
     }
 
@@ -158,7 +159,8 @@ impl Engine {
         let written = all.covered(geometry.stripe_sectors());
         let mut touched = damaged_parity(gathered, k, unit_sectors);
         written.iter_ones().for_each(|sector| touched.set(sector % unit_sectors, true));
-        let version = self.versions.take();
+        let write = self.versions.take_for_write();
+        let version = write.version();
         let change = Change {
             stripe,
             version,
@@ -173,7 +175,7 @@ impl Engine {
         };
         let old = |sector: usize| gathered.sector(unit_sectors, sector);
         let (operations, after) = change.operations(&self.codec, old, |_, _| None);
-        let owned = self.decide(owned, stripe, version, operations).await?;
+        let owned = self.decide(owned, stripe, write, operations).await?;
         self.count_corrected(stripe, gathered);
         let mut kept = gathered.summary.as_ref().and_then(|_| self.kept(None, &after, &covered));
         if let Some(kept) = &mut kept {

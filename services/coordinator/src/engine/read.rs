@@ -40,7 +40,7 @@ impl Engine {
         stripe: &StripeRef,
         ranges: &[ReadRange],
     ) -> Result<Vec<Bytes>, ReadError> {
-        let asked = |range: &ReadRange| self.member_of(stripe, range.shard).worth_asking();
+        let asked = |range: &ReadRange| self.member_of(stripe, range.shard).worth_asking_at(stripe.address());
         if ranges.iter().all(asked)
             && let Some(bytes) = self.read_direct(stripe, ranges).await
         {

@@ -82,8 +82,10 @@ impl Engine {
     async fn view(&self, stripe: &StripeRef, shard: Shard) -> Result<Option<ShardView>, Error> {
         let place = stripe.place(shard);
         let member = self.members.get(place.member);
-        let Some(units) = member.link.units().filter(|_| !member.is_out()) else { return Ok(None) };
-        let Some(record) = units.get(place.unit).await? else {
+        let Some(units) = member.link.units().filter(|_| member.counts_at(stripe.address())) else {
+            return Ok(None);
+        };
+        let Some(record) = units.record(place.unit).await? else {
             let message = format!("member {} does not show unit {}", place.member, place.unit);
             return Err(Error::new(ErrorKind::Internal, message));
         };

@@ -81,7 +81,7 @@ impl Engine {
     ) -> Result<ShardRead, ShardFault> {
         let place = stripe.place(request.shard);
         let member = self.members.get(place.member);
-        if !member.usable() {
+        if !member.counts_at(stripe.address()) || !member.in_service() {
             return Err(ShardFault::Absent);
         }
         let version = request.version.max(self.decided_version(stripe, request.shard));

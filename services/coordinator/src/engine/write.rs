@@ -10,10 +10,7 @@ use stripeset_proto::v1::RefusalKind;
 use stripeset_stripe::geometry::Shard;
 use thiserror::Error;
 
-use crate::{
-    members::{MarkOutError, MemberIndex, link::Refusal},
-    meta::MetaError,
-};
+use crate::members::{MemberIndex, labels::ReviseError, link::Refusal};
 
 /// How often a write that an agent refused for a passing reason is tried in all.
 const TRIES: u32 = 6;
@@ -41,7 +38,7 @@ pub enum WriteError {
         /// What failed, for people.
         failed: String,
         /// Why they could not be marked out.
-        source: MarkOutError,
+        source: ReviseError,
     },
     /// As [`WriteError::TooFewMembers`], and a member that may hold the write does not answer. The stripe stays locked
     /// until it does.
@@ -82,9 +79,6 @@ pub enum WriteError {
         /// The members, for people.
         members: String,
     },
-    /// An out-mark could not be stored.
-    #[error(transparent)]
-    Store(#[from] MetaError),
     /// Another coordinator has taken over.
     #[error("another coordinator has taken the array over")]
     Deposed,

@@ -215,6 +215,12 @@ impl Space {
         self.chunks.get(&stripe.chunk.0).is_some_and(|chunk| chunk.rows[stripe.row.0 as usize].used(sector))
     }
 
+    /// Whether no data sector of a stripe is in use.
+    pub fn is_empty(&self, stripe: StripeAddress) -> bool {
+        let row = self.chunks.get(&stripe.chunk.0).map(|chunk| &chunk.rows[stripe.row.0 as usize]);
+        row.is_none_or(|row| *row == RowSpace::Empty)
+    }
+
     /// Bytes in use.
     pub fn used_bytes(&self) -> u64 {
         self.chunks.values().map(|chunk| chunk.used_sectors).sum::<u64>() * SECTOR_BYTES as u64

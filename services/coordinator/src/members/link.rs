@@ -11,14 +11,14 @@ use std::{
     collections::BTreeMap,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use bytes::Bytes;
 use stripeset_proto::{
-    Error,
     convert::uuid_bytes,
     v1::{self, session_request::Operation, session_response::Outcome},
 };
@@ -26,10 +26,10 @@ use stripeset_stripe::Epoch;
 use thiserror::Error;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt};
-use tonic::{Status, transport::Channel};
+use tonic::Status;
 use uuid::Uuid;
 
-use super::connect::{agent_client, timed};
+use super::inspect::Units;
 
 /// Payload bytes outstanding at one member, requests and expected answers together.
 pub const OUTSTANDING_BYTES_MAX: u32 = 16 * 1024 * 1024;
@@ -38,13 +38,17 @@ pub const OUTSTANDING_BYTES_MAX: u32 = 16 * 1024 * 1024;
 const QUEUED_REQUESTS_MAX: usize = 64;
 
 /// How often a member with something outstanding is asked for a sign of life.
-pub const TICK: Duration = Duration::from_millis(250);
+pub const TICK: Duration = Duration::from_millis(100);
 
 /// Ticks without any answer after which reads go round a member.
-pub const SUSPECT_TICKS: u32 = 2;
+pub const SUSPECT_TICKS: u32 = 3;
 
 /// Ticks without any answer after which calls to it fail.
-pub const SILENT_TICKS: u32 = 10;
+pub const SILENT_TICKS: u32 = 5;
+
+/// Ticks without any answer after which the session is given up, and another one is tried: the other end may not know
+/// this one any more.
+pub const END_TICKS: u32 = 50;
 
 /// Longest that one call may take at a member that does answer pings: its disk hangs.
 pub const CALL_LIMIT: Duration = Duration::from_secs(30);
@@ -104,32 +108,10 @@ struct Session {
     units: Units,
 }
 
-/// Where records of a member's units are asked for.
-#[derive(Clone)]
-pub enum Units {
-    /// At its agent, by a unary call over the channel of the session.
-    Agent(Channel),
-    /// At a function: a simulation has no channel.
-    Function(Arc<dyn Fn(u64) -> Result<v1::UnitRecord, Error> + Send + Sync>),
-}
-
-impl Units {
-    /// The record of one unit; `None` if the agent shows none.
-    pub async fn get(&self, unit: u64) -> Result<Option<v1::UnitRecord>, Error> {
-        match self {
-            Units::Agent(channel) => {
-                let request = v1::ListUnitsRequest { units: vec![unit], limit: 1, ..Default::default() };
-                let listed = agent_client(channel.clone()).list_units(timed(request)).await?;
-                Ok(listed.into_inner().units.into_iter().next())
-            }
-            Units::Function(get) => get(unit).map(Some),
-        }
-    }
-}
-
 /// The link to one member, over all its sessions.
 pub struct Link {
-    disk_id: Uuid,
+    // UUID of the disk, as it goes over the wire.
+    disk_id: RwLock<Bytes>,
     epoch: Epoch,
     session: Mutex<Option<Session>>,
     next_request: AtomicU64,
@@ -145,7 +127,7 @@ impl Link {
     /// A link without a session.
     pub fn new(disk_id: Uuid, epoch: Epoch) -> Self {
         Link {
-            disk_id,
+            disk_id: RwLock::new(uuid_bytes(disk_id)),
             epoch,
             session: Mutex::new(None),
             next_request: AtomicU64::new(1),
@@ -154,6 +136,11 @@ impl Link {
             fell_silent: Notify::new(),
             suspect: AtomicBool::new(false),
         }
+    }
+
+    /// Requests name this disk from now on.
+    pub(super) fn set_disk(&self, disk_id: Uuid) {
+        *self.disk_id.write().unwrap_or_else(PoisonError::into_inner) = uuid_bytes(disk_id);
     }
 
     fn session(&self) -> Option<Session> {
@@ -241,7 +228,7 @@ impl Link {
     fn request(&self, request_id: u64, operation: Operation) -> v1::SessionRequest {
         v1::SessionRequest {
             request_id,
-            disk_id: uuid_bytes(self.disk_id),
+            disk_id: self.disk_id.read().unwrap_or_else(PoisonError::into_inner).clone(),
             epoch: Some(self.epoch.into()),
             timeout_millis: CALL_LIMIT.as_millis() as u32,
             operation: Some(operation),
@@ -296,7 +283,9 @@ impl Link {
                 },
                 _ = tick.tick() => {
                     if ping_outstanding.is_some() {
-                        self.tick_unanswered();
+                        if self.tick_unanswered() >= END_TICKS {
+                            return format!("no sign of life for {:?}", TICK * END_TICKS);
+                        }
                     } else if !lock(table).is_empty() {
                         ping_outstanding = Some(self.ping(requests));
                     }
@@ -305,13 +294,15 @@ impl Link {
         }
     }
 
-    fn tick_unanswered(&self) {
+    /// Counts one tick without an answer, and returns how many there were.
+    fn tick_unanswered(&self) -> u32 {
         // This session's task alone writes it.
         let ticks = self.silent_ticks().saturating_add(1);
         self.silent_ticks.store(ticks, Ordering::Relaxed);
         if ticks >= SILENT_TICKS {
             self.fell_silent.notify_waiters();
         }
+        ticks
     }
 
     /// The id of the ping sent, or [`UNSENT`]: then the ticks measure how long the queue stays full.

@@ -1,14 +1,13 @@
 //! Changes to the metadata: what each does to the tables, and what it answers once the commit is durable.
 
 use redb::ReadableTable;
-use stripeset_stripe::Epoch;
 use tokio::sync::oneshot;
 
 use super::{
     ArrayRecord, ChunkRecord, Extent, MetaError, ObjectRecord,
     tables::{self, Tables},
 };
-use crate::members::{ErrorCounts, MemberIndex, MemberRecord};
+use crate::members::{ErrorCounts, MemberRecord};
 
 /// Answers once the commit is durable.
 pub(super) type Answer = Box<dyn FnOnce()>;
@@ -57,10 +56,8 @@ pub enum Rejection {
 }
 
 pub(super) enum Change {
-    ClaimEpoch { incarnation: u64, above: u64, reply: Reply<Epoch> },
     CreateArray { array: ArrayRecord, members: Vec<MemberRecord>, reply: Reply<()> },
     AddChunk { chunk: ChunkRecord, reply: Reply<()> },
-    MarkOut { member: MemberIndex, reason: String, reply: Reply<()> },
     SetErrors { errors: Vec<ErrorCounts>, reply: Reply<()> },
     Put { put: PutObject, reply: Reply<Result<Committed, Rejection>> },
     Delete { name: String, reply: Reply<Result<Committed, Rejection>> },
@@ -69,11 +66,6 @@ pub(super) enum Change {
 impl Change {
     pub(super) fn apply(self, tables: &mut Tables<'_>, commit: u64) -> Result<Answer, MetaError> {
         Ok(match self {
-            Change::ClaimEpoch { incarnation, above, reply } => {
-                let number = tables.number("epoch")?.max(above) + 1;
-                tables.numbers.insert("epoch", number)?;
-                answer(reply, Epoch { number, incarnation })
-            }
             Change::CreateArray { array, members, reply } => {
                 create_array(tables, &array, &members)?;
                 answer(reply, ())
@@ -83,10 +75,6 @@ impl Change {
                 for (position, (member, slice)) in (0..).zip(&chunk.slices) {
                     tables.slices.insert((chunk.index, position), (member.0, *slice))?;
                 }
-                answer(reply, ())
-            }
-            Change::MarkOut { member, reason, reply } => {
-                tables.out.insert(member.0, reason.as_str())?;
                 answer(reply, ())
             }
             Change::SetErrors { errors, reply } => {

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{
     ArrayRecord, ChunkRecord, Extent, MetaError, ObjectRecord,
-    tables::{self, CHUNKS, ERRORS, EXTENTS, MEMBERS, NUMBERS, OBJECTS, OUT, SLICES, WORDS},
+    tables::{self, CHUNKS, ERRORS, EXTENTS, MEMBERS, NUMBERS, OBJECTS, SLICES, WORDS},
 };
 use crate::members::{MemberIndex, MemberRecord};
 
@@ -65,7 +65,7 @@ impl Snapshot {
 
     /// The members, by index.
     pub fn members(&self) -> Result<Vec<MemberRecord>, MetaError> {
-        let (members, out) = (self.transaction.open_table(MEMBERS)?, self.transaction.open_table(OUT)?);
+        let members = self.transaction.open_table(MEMBERS)?;
         let errors = self.transaction.open_table(ERRORS)?;
         let mut records = Vec::new();
         for row in members.iter()? {
@@ -76,7 +76,6 @@ impl Snapshot {
                 address: address.to_owned(),
                 slices,
                 disk_bytes,
-                out: out.get(index.value())?.map(|reason| reason.value().to_owned()),
                 errors: errors.get(index.value())?.map(|row| tables::errors(row.value())).unwrap_or_default(),
             });
         }

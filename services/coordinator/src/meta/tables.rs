@@ -9,7 +9,7 @@ use crate::members::ErrorCounts;
 /// Newest format of the database that this program knows, and the one it writes.
 const FORMAT: u64 = 1;
 
-/// Numbers by name: format, epoch, the last commit and object id, lengths.
+/// Numbers by name: format, the last commit and object id, lengths.
 pub(super) const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 
 /// Words by name: UUID and profiles of the array.
@@ -17,9 +17,6 @@ pub(super) const WORDS: TableDefinition<&str, &str> = TableDefinition::new("word
 
 /// Member index to (disk UUID, address, slices, disk bytes).
 pub(super) const MEMBERS: TableDefinition<u32, (u128, &str, u64, u64)> = TableDefinition::new("members");
-
-/// Member index to why it is out.
-pub(super) const OUT: TableDefinition<u32, &str> = TableDefinition::new("out");
 
 /// Member index to its error counts: checksum, version, read, write, corrected.
 pub(super) const ERRORS: TableDefinition<u32, [u64; 5]> = TableDefinition::new("errors");
@@ -41,7 +38,6 @@ pub(super) struct Tables<'t> {
     pub(super) numbers: Table<'t, &'static str, u64>,
     pub(super) words: Table<'t, &'static str, &'static str>,
     pub(super) members: Table<'t, u32, (u128, &'static str, u64, u64)>,
-    pub(super) out: Table<'t, u32, &'static str>,
     pub(super) errors: Table<'t, u32, [u64; 5]>,
     pub(super) chunks: Table<'t, u64, [u64; 3]>,
     pub(super) slices: Table<'t, (u64, u32), (u32, u64)>,
@@ -55,7 +51,6 @@ impl<'t> Tables<'t> {
             numbers: transaction.open_table(NUMBERS)?,
             words: transaction.open_table(WORDS)?,
             members: transaction.open_table(MEMBERS)?,
-            out: transaction.open_table(OUT)?,
             errors: transaction.open_table(ERRORS)?,
             chunks: transaction.open_table(CHUNKS)?,
             slices: transaction.open_table(SLICES)?,

@@ -31,10 +31,10 @@ impl World {
             300..460 if !busy => self.overwrite(coordinator, work),
             460..600 if !busy => self.read(coordinator, work),
             600..640 if !busy => self.get(coordinator, work),
-            640..730 => self.delete(cluster, coordinator)?,
-            730..800 => self.commit(cluster, coordinator)?,
+            640..730 => self.delete(coordinator)?,
+            730..800 => self.commit(coordinator)?,
             800..815 => self.disturb_cache(coordinator),
-            815..1000 => self.misbehave(cluster, coordinator),
+            815..1000 => self.misbehave(cluster, coordinator, work),
             _ => {}
         }
         Ok(())
@@ -214,7 +214,7 @@ impl World {
     }
 
     /// A transaction deletes an extent; it is not durable yet.
-    fn delete(&mut self, cluster: &Cluster, coordinator: &Coordinator) -> Result<(), Violation> {
+    fn delete(&mut self, coordinator: &Coordinator) -> Result<(), Violation> {
         let quiet = |extent: &Extent| extent.sectors().into_iter().all(|sector| self.oracle.is_quiet(sector));
         let there: Vec<u64> =
             self.with_life(&[Life::Live]).into_iter().filter(|id| quiet(&self.extents[id])).collect();
@@ -224,14 +224,14 @@ impl World {
             extent.life = Life::Deleted;
             let logical = extent.logical(&self.geometry);
             if self.plan.weakness == Some(Weakness::FreedAtDelete) {
-                return self.free(cluster, coordinator, logical);
+                return self.free(coordinator, logical);
             }
         }
         Ok(())
     }
 
     /// The transaction is durable.
-    fn commit(&mut self, cluster: &Cluster, coordinator: &Coordinator) -> Result<(), Violation> {
+    fn commit(&mut self, coordinator: &Coordinator) -> Result<(), Violation> {
         let mut freed = Vec::new();
         self.commits += 1;
         for extent in self.extents.values_mut() {
@@ -250,16 +250,11 @@ impl World {
         } else {
             self.extents.retain(|_, extent| extent.life != Life::Pinned);
         }
-        self.release(cluster, coordinator)
+        self.release(coordinator)
     }
 
     /// Gives an extent's sectors back. Some change on their disks right away: nobody has to notice that.
-    pub(super) fn free(
-        &mut self,
-        cluster: &Cluster,
-        coordinator: &Coordinator,
-        logical: Logical,
-    ) -> Result<(), Violation> {
+    pub(super) fn free(&mut self, coordinator: &Coordinator, logical: Logical) -> Result<(), Violation> {
         let found = self.extents.iter().find(|(_, extent)| {
             extent.logical(&self.geometry) == logical && matches!(extent.life, Life::Pinned | Life::Deleted)
         });
@@ -288,7 +283,7 @@ impl World {
         if let Some(pages) = coordinator.engine.cache().peek(&key) {
             cache::check_freed(pages, old.iter().map(|(sector, _)| *sector), |_, _| true)?;
         }
-        let changed = self.change_freed(cluster, coordinator, &extent);
+        let changed = self.change_freed(coordinator, &extent);
         let mut writers = self.writing.iter().filter(|(_, stripe)| **stripe == extent.stripe);
         // What a member that does not answer holds may be rebuilt from the others, as it was before it changed.
         let faults = self.plan.faults;
@@ -303,12 +298,7 @@ impl World {
     }
 
     /// Changes some freed sectors on their disks; those, with the bytes that they had.
-    fn change_freed(
-        &mut self,
-        cluster: &Cluster,
-        coordinator: &Coordinator,
-        extent: &Extent,
-    ) -> Vec<(usize, Bytes)> {
+    fn change_freed(&mut self, coordinator: &Coordinator, extent: &Extent) -> Vec<(usize, Bytes)> {
         let units = self.geometry.unit_sectors();
         let stripe = coordinator.engine.extents.stripe(extent.stripe);
         let mut changed = Vec::new();
@@ -318,8 +308,8 @@ impl World {
             if !self.plan.faults.flips || !self.plan.faulty.contains(&member) || self.dice.of_thousand(400) {
                 continue;
             }
-            let before = coordinator.raw_sector(cluster, &stripe, shard, in_unit);
-            if coordinator.flip(cluster, &stripe, shard, in_unit) {
+            let before = coordinator.raw_sector(&stripe, shard, in_unit);
+            if coordinator.flip(&stripe, shard, in_unit) {
                 self.stats.flips += 1;
                 event!(self.trace, "freed sector {sector} of {:?} changes on its disk", extent.stripe);
                 changed.extend(before.map(|before| (sector, before.into())));

@@ -2,7 +2,7 @@
 
 use stripeset_agent::simulation::FaultRates;
 
-use super::{Class, Cluster, Coordinator, World, event};
+use super::{Class, Cluster, Coordinator, Finished, Work, World, event};
 use crate::network::Conduct;
 
 /// The mildest conduct: messages are late, and may come twice.
@@ -12,7 +12,7 @@ fn mild(repeated: u64) -> Conduct {
 
 impl World {
     /// Something goes wrong, or is over.
-    pub(super) fn misbehave(&mut self, cluster: &Cluster, coordinator: &Coordinator) {
+    pub(super) fn misbehave(&mut self, cluster: &Cluster, coordinator: &Coordinator, work: &mut Work) {
         let faults = self.plan.faults;
         let Some(member) = self.dice.pick(&self.plan.faulty).copied() else {
             return self.disturb_line(cluster);
@@ -20,8 +20,8 @@ impl World {
         match self.dice.below(12) {
             0 if faults.lost => self.lose(cluster, member),
             1 | 2 if faults.lines => self.disconnect(cluster, member),
-            3..=5 if faults.flips => self.flip(cluster, coordinator, member),
-            6 if faults.forged => self.forge(cluster, coordinator, member),
+            3..=5 if faults.flips => self.flip(coordinator, member),
+            6 if faults.forged => self.forge(coordinator, member),
             7 if faults.disks || faults.full => self.spoil_disk(cluster, member),
             8 if faults.short => {
                 let bytes = self.dice.below(6) as usize * 512;
@@ -35,6 +35,9 @@ impl World {
                 cluster.lines()[member].set_conduct(mild(0));
             }
             10 if faults.agents => self.kill_agent(cluster, member),
+            8 if faults.disks_lost && self.dice.of_thousand(300) => {
+                self.lose_disk(cluster, coordinator, member, work);
+            }
             11 => self.disturb_line(cluster),
             _ => {}
         }
@@ -45,7 +48,8 @@ impl World {
         let member = self.dice.below(cluster.lines().len() as u64) as usize;
         let line = &cluster.lines()[member];
         if self.dice.of_thousand(300) {
-            self.stats.repeated += u64::from(line.deliver_stray());
+            let of_member = cluster.all_lines().filter(|line| line.member() as usize == member);
+            self.stats.repeated += of_member.map(|line| u64::from(line.deliver_stray())).sum::<u64>();
         } else {
             let conduct = line.conduct();
             let micros = 0..=self.dice.between(500, 20_000);
@@ -91,9 +95,9 @@ impl World {
         Some((stripe, shard, self.dice.below(self.geometry.unit_sectors() as u64) as usize))
     }
 
-    fn flip(&mut self, cluster: &Cluster, coordinator: &Coordinator, member: usize) {
+    fn flip(&mut self, coordinator: &Coordinator, member: usize) {
         let Some((stripe, shard, sector)) = self.somewhere(coordinator, member) else { return };
-        if coordinator.flip(cluster, &stripe, shard, sector) {
+        if coordinator.flip(&stripe, shard, sector) {
             self.stats.flips += 1;
             event!(
                 self.trace,
@@ -105,7 +109,7 @@ impl World {
 
     /// A sector changes with its checksum, in a stripe that nobody is writing: one of parity, or one that nothing uses. A
     /// plain read of one that is in use trusts its shard's checksum; what it brought is for the object's own to judge.
-    fn forge(&mut self, cluster: &Cluster, coordinator: &Coordinator, member: usize) {
+    fn forge(&mut self, coordinator: &Coordinator, member: usize) {
         let Some((stripe, shard, sector)) = self.somewhere(coordinator, member) else { return };
         let address = stripe.address();
         let data_shards = self.geometry.profile().data_shards();
@@ -113,7 +117,7 @@ impl World {
             && coordinator.engine.extents.live(address, shard * self.geometry.unit_sectors() + sector);
         if used
             || self.writing.values().any(|writing| *writing == address)
-            || !coordinator.forge(cluster, &stripe, shard, sector)
+            || !coordinator.forge(&stripe, shard, sector)
         {
             return;
         }
@@ -130,9 +134,10 @@ impl World {
 
     fn spoil_disk(&mut self, cluster: &Cluster, member: usize) {
         let faults = self.plan.faults;
-        let lies = faults.disks && self.plan.liars.contains(&member);
-        // A journal that rots is read again when its agent is killed, and what it had may be gone.
-        let rots = lies || faults.disks && !faults.agents;
+        // A journal is read again when its agent is killed. One that rots, or was never written, has forgotten what it said was
+        // durable: nobody can tell then, if the coordinator dies too, that a write was prepared there.
+        let rots = faults.disks && !faults.agents && !faults.blackouts;
+        let lies = rots && self.plan.liars.contains(&member);
         let mut rate = |on: bool| if on { self.dice.below(60) } else { 0 };
         let rates = FaultRates {
             rot: rate(rots),
@@ -161,21 +166,49 @@ impl World {
             Ok(()) => event!(self.trace, "member {member} {words}, and comes back"),
             Err(error) => event!(self.trace, "member {member} {words}, and does not come back: {error}"),
         }
-        let conduct = line.conduct();
-        line.set_conduct(Conduct { cut: true, ..conduct.clone() });
-        // The session breaks with the process; the next one finds the new one.
-        line.set_conduct(Conduct { cut: false, ..conduct });
+        // The sessions break with the process; the next ones find the new one.
+        cluster.break_sessions(member);
+    }
+
+    /// The disk of a member is gone. A blank one stands there, and the coordinator is told to use it.
+    fn lose_disk(&mut self, cluster: &Cluster, coordinator: &Coordinator, member: usize, work: &mut Work) {
+        let Ok(disk_id) = cluster.lose_disk(member) else { return };
+        self.stats.disks_lost += 1;
+        event!(self.trace, "member {member}: its disk is lost, {disk_id} stands there");
+        let members = coordinator.engine.members.clone();
+        let engine = coordinator.engine.clone();
+        work.push(Box::pin(async move {
+            let index = stripeset_coordinator::members::MemberIndex(member as u32);
+            let address = format!("agent-{member}");
+            let replaced = members.replace(index, disk_id, address, &engine.extents.chunks).await;
+            Finished::Replaced(member, replaced)
+        }));
+    }
+
+    /// The coordinator died; with it all agents may have lost power.
+    pub fn blackout(&mut self, cluster: &Cluster) {
+        if !self.plan.faults.blackouts || self.dice.of_thousand(500) {
+            return;
+        }
+        self.stats.blackouts += 1;
+        event!(self.trace, "everything loses power");
+        for line in cluster.lines() {
+            let seed = self.dice.draw();
+            if let Err(error) = line.agent().lose_power(seed) {
+                event!(self.trace, "member {}: does not come back: {error}", line.member());
+            }
+        }
     }
 
     /// The lines do well, whatever the disks do.
     pub fn quiet_lines(&self, cluster: &Cluster) {
-        cluster.lines().iter().for_each(|line| line.set_conduct(mild(10)));
+        cluster.all_lines().for_each(|line| line.set_conduct(mild(10)));
     }
 
     /// Every fault is over.
     pub(super) fn heal(&mut self, cluster: &Cluster) {
         event!(self.trace, "every fault is over");
-        for line in cluster.lines() {
+        for line in cluster.all_lines() {
             line.agent().behave();
             line.set_conduct(Conduct::default());
         }
@@ -191,16 +224,19 @@ impl World {
     /// What agents and lines counted, all lives together.
     pub fn account_cluster(&mut self, cluster: &Cluster) {
         for line in cluster.lines() {
-            let (counts, injected) = (line.counts(), line.agent().injected());
-            self.stats.messages += counts.messages;
-            self.stats.lost += counts.lost;
-            self.stats.repeated += counts.repeated;
-            self.stats.cuts += counts.cuts;
+            let injected = line.agent().injected();
             self.stats.rot += injected.rot;
             self.stats.latent += injected.latent_errors;
             self.stats.misdirected += injected.misdirected_writes;
             self.stats.dropped += injected.dropped_writes;
             self.stats.full += injected.full;
+        }
+        for line in cluster.all_lines() {
+            let counts = line.counts();
+            self.stats.messages += counts.messages;
+            self.stats.lost += counts.lost;
+            self.stats.repeated += counts.repeated;
+            self.stats.cuts += counts.cuts;
         }
     }
 }

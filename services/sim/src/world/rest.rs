@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use stripeset_coordinator::members::MemberIndex;
 use stripeset_stripe::{cache::Mode, code::Codec};
 
 use super::{
@@ -13,6 +14,9 @@ use crate::{
     oracle::Order,
     vertical::{self, RawStripe},
 };
+
+/// How long members may take to be in sync again beyond what the profile bears, where they need not be.
+const QUIET_LIMIT_BEYOND: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// Patterns of lost shards that are tried in each vertical.
 const PATTERNS_MAX: usize = 20;
@@ -27,7 +31,7 @@ impl World {
         cluster: &Cluster,
         coordinator: &Coordinator,
     ) -> Result<(), Violation> {
-        self.come_back(coordinator).await?;
+        self.come_back(cluster, coordinator).await?;
         self.check_disks(cluster, coordinator).await?;
         self.read_all(coordinator).await?;
         self.check_disks(cluster, coordinator).await?;
@@ -35,20 +39,50 @@ impl World {
         Ok(())
     }
 
-    /// Members that are not out serve again, within a time.
-    async fn come_back(&self, coordinator: &Coordinator) -> Result<(), Violation> {
-        let serving = tokio::time::timeout(super::QUIET_LIMIT, async {
-            while !coordinator.engine.members.iter().all(|member| member.is_out() || member.usable()) {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    /// All members are in sync again, within a time and without anybody's help: but those whose disks take no more writes,
+    /// which are replaced.
+    async fn come_back(&mut self, cluster: &Cluster, coordinator: &Coordinator) -> Result<(), Violation> {
+        let members = &coordinator.engine.members;
+        let limit = if self.plan.tolerated { super::QUIET_LIMIT } else { QUIET_LIMIT_BEYOND };
+        let limit = tokio::time::Instant::now() + limit;
+        let out = members.iter().filter(|member| member.is_out()).count();
+        while !members.iter().all(|member| member.usable()) {
+            if tokio::time::Instant::now() > limit {
+                if !self.plan.tolerated {
+                    break;
+                }
+                let states =
+                    members.iter().map(|member| (member.standing().out, member.service(), member.rejoin()));
+                let detail = format!("members are not in sync again: {:?}", states.collect::<Vec<_>>());
+                return Err(Violation::new(ENDS, detail));
             }
-        });
-        match serving.await {
-            // A disk that went bad may not be one that an agent can serve any more.
-            Err(elapsed) if self.plan.tolerated && !self.plan.faults.disks => {
-                Err(Violation::new(ENDS, format!("members do not come back into service: {elapsed}")))
+            for line in cluster.lines() {
+                let expected = members.get(MemberIndex(line.member())).disk_id();
+                let (gone, stands) = {
+                    let agent = line.agent();
+                    (agent.is_gone() || agent.failure().is_some(), agent.disk_id())
+                };
+                let other = stands != expected;
+                if gone || other {
+                    let member = line.member();
+                    let disk_id = match gone {
+                        true => cluster.lose_disk(member as usize).ok(),
+                        false => Some(stands),
+                    };
+                    if let Some(disk_id) = disk_id {
+                        let replaced = coordinator.replace(member, disk_id).await;
+                        event!(
+                            self.trace,
+                            "member {member}: its disk is replaced by {disk_id}: {replaced:?}"
+                        );
+                    }
+                }
             }
-            _ => Ok(()),
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         }
+        let left = members.iter().filter(|member| member.is_out()).count();
+        self.stats.rejoined += out.saturating_sub(left) as u64;
+        Ok(())
     }
 
     /// Reads every extent; all that shows of a write of unknown outcome is all of it or none.
@@ -89,7 +123,7 @@ impl World {
     async fn check_disks(&mut self, cluster: &Cluster, coordinator: &Coordinator) -> Result<(), Violation> {
         // Repairs that reads began go on in the background.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-        if let Err(error) = coordinator.settle(cluster).await {
+        if let Err(error) = coordinator.settle().await {
             event!(self.trace, "a disk cannot be settled: {error}");
             if self.plan.tolerated && !self.plan.faults.disks {
                 return Err(Violation::new(ENDS, format!("a disk cannot be settled: {error}")));

@@ -308,21 +308,21 @@ impl<'a> Tested<'a> {
 
     /// Changes a bit of a sector of any shard on the medium.
     pub(crate) fn flip(&self, (shard, sector): At) {
-        assert!(self.coordinator.flip(self.cluster, &self.stripe, shard, sector));
+        assert!(self.coordinator.flip(&self.stripe, shard, sector));
     }
 
     /// Changes bytes of a sector on the medium, and its checksum with them.
     pub(crate) fn forge(&self, (shard, sector): At) {
-        assert!(self.coordinator.forge(self.cluster, &self.stripe, shard, sector));
+        assert!(self.coordinator.forge(&self.stripe, shard, sector));
     }
 
     /// Bytes on the medium of a sector of any shard.
     pub(crate) fn raw(&self, (shard, sector): At) -> Vec<u8> {
-        self.coordinator.raw_sector(self.cluster, &self.stripe, shard, sector).unwrap()
+        self.coordinator.raw_sector(&self.stripe, shard, sector).unwrap()
     }
 
     pub(crate) async fn settle(&self) {
-        self.coordinator.settle(self.cluster).await.unwrap();
+        self.coordinator.settle().await.unwrap();
     }
 
     pub(crate) fn set_conduct(&self, members: &[usize], conduct: &Conduct) {

@@ -94,3 +94,17 @@ fn another_disk_is_out_from_the_first_version_on() {
     assert_eq!(label.members[1].out.as_ref().map(|out| out.since), Some(Version::NONE));
     assert_eq!(label.in_sync().collect::<Vec<_>>(), [0, 2]);
 }
+
+#[test]
+fn a_start_that_begins_again_forgets_nothing_that_was_proposed() {
+    let mut revisions = Revisions::new(label(), EPOCH);
+    revisions.begin(&Change::TakeOut(vec![(0, out(4))]));
+    // A member that came later has a newer label, in which another one is out.
+    let mut newer = label();
+    newer.revision.number += 3;
+    newer.members[2].out = Some(out(2));
+    revisions.begin_again(newer);
+    let next = revisions.begin(&Change::Nothing);
+    assert_eq!((outs(&next), next.revision.number), (vec![0, 2], 9));
+    assert_eq!(next.members[2].out, Some(out(2)));
+}

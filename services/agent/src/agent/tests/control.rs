@@ -111,6 +111,7 @@ async fn fence_lists_what_is_pending_and_deposes_the_old() {
     let fence = |number, disk_id: &Bytes| v1::FenceRequest {
         disk_id: disk_id.clone(),
         epoch: Some(v1::Epoch { number, incarnation: 1 }),
+        folder_id: Bytes::from_static(&[3; 16]),
     };
     let answer = member.control.fence(fence(2, &member.disk_id)).await.unwrap().into_inner();
     let pending = v1::PendingWrite {
@@ -229,6 +230,10 @@ async fn units_are_listed_in_pages() {
         assert_eq!(session.ask(fresh(unit, 2, vec![])).await, DONE);
     }
     assert_eq!(session.ask(commit(4, 2)).await, DONE);
+    let bounded = v1::ListUnitsRequest { first_unit: 2, end_unit: 7, ..Default::default() };
+    let within = member.control.list_units(bounded).await.unwrap().into_inner();
+    let found: Vec<u64> = within.units.iter().map(|record| record.unit).collect();
+    assert_eq!((found, within.next_unit), (vec![4], None));
     let mut request = v1::ListUnitsRequest { limit: 2, ..Default::default() };
     let mut pages = Vec::new();
     loop {

@@ -36,7 +36,7 @@ async fn commits_that_needed_no_sync_are_durable_after_a_stop() {
     let mut store =
         Store::open(Box::new(disk.after_power_loss(&mut crate::disk::simulated::Dice(0)))).unwrap();
     let epoch = stripeset_stripe::Epoch { number: 2, incarnation: 0 };
-    assert_eq!(store.fence(epoch), Ok(vec![]));
+    assert_eq!(store.fence(epoch, Uuid::nil()), Ok(vec![]));
 }
 
 #[tokio::test]

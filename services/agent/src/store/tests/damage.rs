@@ -173,7 +173,10 @@ fn after_a_failed_sync_nothing_is_written_and_reads_go_on() {
     for operation in operations {
         assert!(matches!(rig.ask(operation()), Err(Refusal::DiskFailed(_))));
     }
-    assert!(matches!(rig.store.fence(Epoch { number: 9, incarnation: 1 }), Err(Refusal::DiskFailed(_))));
+    assert!(matches!(
+        rig.store.fence(Epoch { number: 9, incarnation: 1 }, FOLDER),
+        Err(Refusal::DiskFailed(_))
+    ));
     assert_eq!(rig.store.traffic().bytes_written, written);
     assert_eq!(rig.read(1, 2), Ok((2, vec![Fill(1); 4])));
     assert!(rig.store.failure().is_some());

@@ -15,21 +15,21 @@ fn a1_only_the_epoch_of_the_last_fence_is_served() {
     let mut rig = Rig::new();
     let id = rig.store.superblock().disk_id;
     let epoch = |number, incarnation| Epoch { number, incarnation };
-    rig.store.fence(epoch(2, 5)).unwrap();
+    rig.store.fence(epoch(2, 5), FOLDER).unwrap();
     for _ in 0..2 {
         let own = epoch(2, 5);
         for given in [epoch(1, 7), epoch(2, 4)] {
             assert_eq!(rig.store.check(id, given), Err(Refusal::Fenced { given, own }));
-            assert_eq!(rig.store.fence(given), Err(Refusal::Fenced { given, own }));
+            assert_eq!(rig.store.fence(given, FOLDER), Err(Refusal::Fenced { given, own }));
         }
         for given in [epoch(2, 6), epoch(3, 0)] {
             assert_eq!(rig.store.check(id, given), Err(Refusal::NotFenced { given, own }));
         }
         assert_eq!(rig.store.check(id, own), Ok(()));
-        assert_eq!(rig.store.fence(own), Ok(vec![]), "the same coordinator may ask again");
+        assert_eq!(rig.store.fence(own, FOLDER), Ok(vec![]), "the same coordinator may ask again");
         rig.lose_power();
     }
-    assert!(matches!(rig.store.fence(Epoch::default()), Err(Refusal::Invalid(_))));
+    assert!(matches!(rig.store.fence(Epoch::default(), FOLDER), Err(Refusal::Invalid(_))));
 }
 
 #[test]
@@ -578,17 +578,97 @@ fn a_blank_disk_serves_no_units_and_joins_once() {
     let disk_id = Uuid::from_u128(77);
     Store::format(&mut disk.clone(), disk_id).unwrap();
     let mut rig = Rig::open(disk);
-    rig.store.fence(epoch()).unwrap();
+    rig.store.fence(epoch(), FOLDER).unwrap();
     assert_eq!(rig.ask(fresh(0, 1, vec![])), Err(Refusal::Blank));
     assert_eq!(rig.read(0, 0), Err(Refusal::Blank));
     let mut joined = Rig::new();
     let label = joined.store.superblock().label.clone().unwrap();
     assert!(matches!(rig.store.join(Uuid::from_u128(1), label.clone()), Err(JoinError::WrongDisk { .. })));
-    let stranger = Label { member: 1, ..label.clone() };
-    assert!(matches!(rig.store.join(disk_id, stranger), Err(JoinError::Label(LabelError::Member { .. }))));
+    let stranger = Label { members: vec![other_member()], ..label.clone() };
+    assert!(matches!(rig.store.join(disk_id, stranger), Err(JoinError::Label(LabelError::NotListed(_)))));
     let large = Label { slice_bytes: 1 << 30, ..label.clone() };
     assert!(matches!(rig.store.join(disk_id, large), Err(JoinError::Layout(_))));
     assert!(matches!(joined.store.join(disk_id, label.clone()), Err(JoinError::NotBlank { .. })));
     joined.lose_power();
     assert_eq!(joined.store.superblock().label, Some(label));
+}
+
+fn other_member() -> LabelMember {
+    LabelMember { disk_id: Uuid::from_u128(6), address: "b:1".to_owned(), out: None }
+}
+
+/// The label of a rig's disk in a later revision, with another member beside it.
+fn revised(rig: &Rig, epoch: Epoch, number: u64) -> Label {
+    let mut label = rig.store.superblock().label.clone().unwrap();
+    label.revision = Revision { epoch, number };
+    label.members.push(other_member());
+    label
+}
+
+fn set(label: Label) -> Operation {
+    Operation::SetLabel(Box::new(label))
+}
+
+#[test]
+fn a_disk_takes_newer_revisions_of_its_label_and_never_goes_back() {
+    let mut rig = Rig::new();
+    let (second, third) = (revised(&rig, epoch(), 2), revised(&rig, epoch(), 3));
+    // A later epoch is newer, whatever the number.
+    let later = revised(&rig, Epoch { number: 2, incarnation: 1 }, 1);
+    assert_eq!(rig.ask(set(second.clone())), Ok(Outcome::Done));
+    rig.lose_power();
+    assert_eq!(rig.store.superblock().label, Some(second.clone()), "durable when it is answered");
+    assert_eq!(rig.ask(set(second.clone())), Ok(Outcome::Done), "once more is no harm");
+    let mut other = second.clone();
+    other.members[1].address = "c:1".to_owned();
+    assert!(matches!(rig.ask(set(other)), Err(Refusal::OlderLabel { .. })), "two labels of one revision");
+    assert_eq!(rig.ask(set(third.clone())), Ok(Outcome::Done));
+    assert!(matches!(rig.ask(set(second)), Err(Refusal::OlderLabel { .. })));
+    assert_eq!(rig.ask(set(later.clone())), Ok(Outcome::Done));
+    assert!(matches!(rig.ask(set(third)), Err(Refusal::OlderLabel { .. })));
+    assert_eq!(rig.store.superblock().label, Some(later));
+}
+
+#[test]
+fn a_label_that_is_not_for_this_disk_is_refused() {
+    let mut rig = Rig::new();
+    let own = revised(&rig, epoch(), 2);
+    let labels = [
+        Label { array_id: Uuid::from_u128(6), ..own.clone() },
+        Label { unit_bytes: own.unit_bytes * 2, ..own.clone() },
+        Label { slice_bytes: own.slice_bytes * 2, ..own.clone() },
+        Label { shards_max: own.shards_max + 1, ..own.clone() },
+        Label { members: vec![other_member()], ..own.clone() },
+        Label { revision: Revision::default(), ..own },
+    ];
+    for label in labels {
+        assert!(matches!(rig.ask(set(label)), Err(Refusal::Invalid(_) | Refusal::OlderLabel { .. })));
+    }
+    assert_eq!(rig.store.superblock().label.as_ref().unwrap().revision.number, 1);
+}
+
+#[test]
+fn who_fenced_a_disk_is_remembered_until_it_takes_a_newer_label() {
+    let mut rig = Rig::new();
+    let folder = |n: u64| Uuid::from_u128(u128::from(n) + 1);
+    let fence = |rig: &mut Rig, number: u64, by: u64| {
+        rig.store.fence(Epoch { number, incarnation: 1 }, folder(by)).unwrap();
+        rig.lose_power();
+        rig.store.superblock().fenced_by.clone()
+    };
+    assert_eq!(fence(&mut rig, 2, 1), [FOLDER, folder(1)]);
+    assert_eq!(fence(&mut rig, 3, 2), [FOLDER, folder(1), folder(2)]);
+    assert_eq!(fence(&mut rig, 4, 1), [FOLDER, folder(2), folder(1)], "the last one stands last");
+    let label = revised(&rig, Epoch { number: 4, incarnation: 1 }, 2);
+    rig.store.set_label(label.clone()).unwrap();
+    assert_eq!(rig.store.superblock().fenced_by, [folder(1)]);
+    rig.store.set_label(label).unwrap();
+    assert_eq!(fence(&mut rig, 5, 3), [folder(1), folder(3)]);
+    // Many are not all remembered; that there were others is.
+    for number in 6..40 {
+        let by = fence(&mut rig, number, number);
+        assert!(by.len() <= crate::superblock::FENCERS_MAX);
+        assert!(by.contains(&folder(1)) && by.iter().any(|folder| folder.as_u128() > 1 || folder.is_nil()));
+    }
+    assert_eq!(rig.store.superblock().fenced_by.last(), Some(&Uuid::nil()));
 }
