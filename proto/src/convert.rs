@@ -4,7 +4,7 @@ use bytes::Bytes;
 use stripeset_stripe::{
     Epoch, Version,
     geometry::{ChunkIndex, Row, Shard, StripeAddress},
-    label::{Label, LabelMember, Out, Revision},
+    label::{Label, LabelMember, MemberSet, Out, Revision},
 };
 use thiserror::Error;
 use uuid::Uuid;
@@ -139,11 +139,31 @@ impl From<Label> for v1::Label {
             unit_bytes: label.unit_bytes,
             slice_bytes: label.slice_bytes,
             members: label.members.into_iter().map(v1::LabelMember::from).collect(),
+            may_follow: label.may_follow.into_iter().map(v1::MemberSet::from).collect(),
             shards_max: label.shards_max,
             data_shards_max: label.data_shards_max,
             // The first revision was made in no epoch.
             epoch: (label.revision.epoch != Epoch::default()).then(|| label.revision.epoch.into()),
         }
+    }
+}
+
+impl From<MemberSet> for v1::MemberSet {
+    fn from(set: MemberSet) -> Self {
+        // A set has 128 of them at most.
+        v1::MemberSet { members: set.iter().map(|member| member as u32).collect() }
+    }
+}
+
+impl TryFrom<v1::MemberSet> for MemberSet {
+    type Error = ConvertError;
+
+    fn try_from(wire: v1::MemberSet) -> Result<Self, ConvertError> {
+        if let Some(member) = wire.members.iter().find(|member| **member >= u128::BITS) {
+            let (given, limit) = (u64::from(*member), u64::from(u128::BITS - 1));
+            return Err(ConvertError::TooLarge { field: "may_follow.members", given, limit });
+        }
+        Ok(wire.members.into_iter().map(|member| member as usize).collect())
     }
 }
 
@@ -175,6 +195,7 @@ impl TryFrom<v1::Label> for Label {
             shards_max: wire.shards_max,
             data_shards_max: wire.data_shards_max,
             members: wire.members.into_iter().map(LabelMember::try_from).collect::<Result<_, _>>()?,
+            may_follow: wire.may_follow.into_iter().map(MemberSet::try_from).collect::<Result<_, _>>()?,
         })
     }
 }

@@ -4,7 +4,7 @@ use stripeset_proto::v1;
 use stripeset_stripe::{
     Epoch, Version,
     geometry::{ChunkIndex, Row, StripeAddress},
-    label::{Label, LabelMember, Out, Revision},
+    label::{Label, LabelMember, MemberSet, Out, Revision},
 };
 use uuid::Uuid;
 
@@ -25,7 +25,12 @@ fn a_label_crosses_the_wire() {
         shards_max: 10,
         data_shards_max: 11,
         members: vec![member(12, None), member(13, Some(out))],
+        may_follow: vec![MemberSet(0b11), MemberSet(0b10), MemberSet(1 << 127)],
     };
-    assert_eq!(Label::try_from(v1::Label::from(label.clone())).unwrap(), label);
+    let mut wire = v1::Label::from(label.clone());
+    assert_eq!(Label::try_from(wire.clone()).unwrap(), label);
+    assert_eq!(wire.may_follow[0].members, [0, 1]);
+    wire.may_follow[0].members[1] = 128;
+    assert!(Label::try_from(wire).is_err(), "no set has a bit for it");
     assert!(Label::try_from(v1::Label::default()).is_err());
 }

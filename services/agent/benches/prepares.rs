@@ -164,6 +164,7 @@ impl Client {
             shards_max: 5,
             data_shards_max: 4,
             epoch: None,
+            may_follow: Vec::new(),
             members: vec![v1::LabelMember {
                 disk_id: disk_id.clone(),
                 address: "bench:1".to_owned(),

@@ -5,7 +5,7 @@
 use stripeset_stripe::{
     Epoch,
     geometry::{ChunkIndex, Row, SLICE_BYTES_MAX, StripeAddress, UNIT_BYTES_MAX, UNIT_BYTES_MIN},
-    label::{Label, LabelMember, Out, Revision},
+    label::{Label, LabelMember, MemberSet, Out, Revision},
     profile::DATA_SHARDS_MAX,
 };
 use thiserror::Error;
@@ -18,6 +18,9 @@ use crate::{
 
 /// Most members in a label: with the longest addresses and reasons, all out, they fit a superblock.
 pub(crate) const MEMBERS_MAX: usize = 120;
+
+/// Most labels that a label may follow: one for each member that went out meanwhile, and that with which it began.
+pub(crate) const MAY_FOLLOW_MAX: usize = MEMBERS_MAX + 2;
 
 /// Longest address of a member in bytes: the longest DNS name, a colon and a port.
 pub(crate) const ADDRESS_BYTES_MAX: usize = 261;
@@ -48,6 +51,8 @@ pub(crate) enum LabelError {
     Twice(Uuid),
     #[error("revision 0: revisions start at 1")]
     Revision,
+    #[error("{0} labels that it may follow: at most {MAY_FOLLOW_MAX} are kept")]
+    MayFollow(usize),
 }
 
 /// Refuses what the disk `own` cannot keep as its label.
@@ -70,6 +75,9 @@ pub(crate) fn check(label: &Label, own: Uuid) -> Result<(), LabelError> {
     }
     if !(1..=MEMBERS_MAX).contains(&label.members.len()) {
         return Err(LabelError::Members(label.members.len()));
+    }
+    if label.may_follow.len() > MAY_FOLLOW_MAX {
+        return Err(LabelError::MayFollow(label.may_follow.len()));
     }
     for (index, member) in label.members.iter().enumerate() {
         if member.address.len() > ADDRESS_BYTES_MAX {
@@ -117,6 +125,10 @@ pub(crate) fn write(label: &Label, to: &mut Writer<'_>) {
             to.bytes(reason.as_bytes());
         }
     }
+    to.u8(label.may_follow.len() as u8);
+    for set in &label.may_follow {
+        to.bytes(&set.0.to_le_bytes());
+    }
 }
 
 /// Reads what [`write`] wrote.
@@ -142,7 +154,20 @@ pub(crate) fn read(from: &mut Reader<'_>) -> Option<Label> {
         };
         members.push(LabelMember { disk_id, address, out });
     }
-    Some(Label { array_id, revision, unit_bytes, slice_bytes, shards_max, data_shards_max, members })
+    let mut may_follow = Vec::new();
+    for _ in 0..from.u8()? {
+        may_follow.push(MemberSet(u128::from_le_bytes(from.array()?)));
+    }
+    Some(Label {
+        array_id,
+        revision,
+        unit_bytes,
+        slice_bytes,
+        shards_max,
+        data_shards_max,
+        members,
+        may_follow,
+    })
 }
 
 fn epoch(from: &mut Reader<'_>) -> Option<Epoch> {
@@ -173,6 +198,7 @@ mod tests {
             shards_max: 2,
             data_shards_max: 1,
             members: vec![member(1), member(2)],
+            may_follow: vec![MemberSet(0b11)],
         }
     }
 
@@ -195,6 +221,8 @@ mod tests {
             Err(LabelError::Revision)
         );
         assert_eq!(check(&Label { members: vec![], ..label() }, OWN), Err(LabelError::Members(0)));
+        let many = Label { may_follow: vec![MemberSet(1); MAY_FOLLOW_MAX + 1], ..label() };
+        assert_eq!(check(&many, OWN), Err(LabelError::MayFollow(MAY_FOLLOW_MAX + 1)));
         let other = Uuid::from_u128(3);
         assert_eq!(check(&label(), other), Err(LabelError::NotListed(other)));
         let mut twice = label();

@@ -332,6 +332,7 @@ mod tests {
             shards_max: 1,
             data_shards_max: 1,
             epoch: None,
+            may_follow: Vec::new(),
         };
         assert!(agent.join(label).unwrap() > 0);
         assert!(agent.fence(EPOCH, Uuid::nil()).unwrap().pending.is_empty());

@@ -211,7 +211,9 @@ pub(crate) fn try_decode(bytes: &mut [u8], forge: bool) -> bool {
     }
     let Copy::Whole(superblock) = Superblock::decode(bytes) else { return false };
     // A label that no disk may have is refused when it is opened; it need not fit a superblock again.
-    let kept = superblock.label.as_ref().is_none_or(|label| label.members.len() <= label::MEMBERS_MAX);
+    let kept = superblock.label.as_ref().is_none_or(|label| {
+        label.members.len() <= label::MEMBERS_MAX && label.may_follow.len() <= label::MAY_FOLLOW_MAX
+    });
     if kept {
         assert_eq!(Superblock::decode(&superblock.encode()), Copy::Whole(superblock));
     }

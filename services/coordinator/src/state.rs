@@ -201,7 +201,7 @@ fn decode(bytes: &[u8]) -> Option<Kept> {
 
 #[cfg(test)]
 mod tests {
-    use stripeset_stripe::label::{LabelMember, Revision};
+    use stripeset_stripe::label::{LabelMember, MemberSet, Revision};
 
     use super::*;
 
@@ -214,6 +214,7 @@ mod tests {
             shards_max: 1,
             data_shards_max: 1,
             members: vec![LabelMember { disk_id: Uuid::from_u128(2), address: "a:1".to_owned(), out: None }],
+            may_follow: vec![MemberSet(1)],
         }
     }
 

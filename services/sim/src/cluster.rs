@@ -178,6 +178,7 @@ impl Cluster {
             members: members.collect(),
             shards_max: settings.profile.shards() as u32,
             data_shards_max: settings.profile.data_shards() as u32,
+            may_follow: Vec::new(),
         };
         let mut agents = Vec::with_capacity(count);
         let mut records = Vec::with_capacity(count);

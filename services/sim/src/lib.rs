@@ -17,6 +17,7 @@ pub mod stats;
 pub mod sweep;
 pub mod trace;
 pub mod vertical;
+pub mod walk;
 pub mod world;
 
 use thiserror::Error;

@@ -5,7 +5,10 @@
 //!
 //! 1. One revision is under way at a time, and each is newer than all before it.
 //! 2. What a revision takes out stays out in its successors, also when it did not come into force.
-//! 3. What a revision lets in is not in before it is in force, and a successor drops it. From the moment at which such a
+//! 3. A revision says after which labels it may come ([`Label::may_follow`]), and keeps enough members of each of them. A
+//!    coordinator that finds a revision cannot know whether it came into force: so it counts on the members of all of
+//!    these. One that came into force is followed by another one that follows nothing but it.
+//! 4. What a revision lets in is not in before it is in force, and a successor drops it. From the moment at which such a
 //!    revision may be on a disk until it, or a later one, is in force, nothing may be acknowledged without that member:
 //!    whoever finds the revision on a disk takes it as it stands.
 //!
@@ -46,6 +49,30 @@ pub struct Label {
     pub data_shards_max: u32,
     /// The members, by index.
     pub members: Vec<LabelMember>,
+    /// The last label in force before this one called one of these sets of members in sync.
+    pub may_follow: Vec<MemberSet>,
+}
+
+/// A set of members, by index: one bit for each, so up to 128.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberSet(pub u128);
+
+impl MemberSet {
+    /// Whether a member is in it.
+    pub fn contains(self, member: usize) -> bool {
+        self.0 >> member & 1 == 1
+    }
+
+    /// Its members, ascending.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..u128::BITS as usize).filter(move |member| self.contains(*member))
+    }
+}
+
+impl FromIterator<usize> for MemberSet {
+    fn from_iter<T: IntoIterator<Item = usize>>(members: T) -> Self {
+        MemberSet(members.into_iter().fold(0, |set, member| set | 1 << member))
+    }
 }
 
 /// One member in a label.
@@ -80,6 +107,26 @@ impl Label {
     /// Members that are in sync whole, by index.
     pub fn in_sync(&self) -> impl Iterator<Item = usize> {
         (0..).zip(&self.members).filter(|(_, member)| member.out.is_none()).map(|(index, _)| index)
+    }
+
+    /// The members that are in sync whole, as a set.
+    pub fn in_sync_set(&self) -> MemberSet {
+        self.in_sync().collect()
+    }
+
+    /// Sets of members in sync, of which one is that of the last label in force, if this one may be it or not.
+    pub fn in_doubt(&self) -> Vec<MemberSet> {
+        let own = self.in_sync_set();
+        let mut sets = self.may_follow.clone();
+        if !sets.contains(&own) {
+            sets.push(own);
+        }
+        sets
+    }
+
+    /// Whether it says of itself that the last label in force before it called the same members in sync.
+    pub fn follows_its_like(&self) -> bool {
+        self.may_follow == [self.in_sync_set()]
     }
 
     /// Whether the label puts a blank disk in a member's place, of which nothing counts yet.
@@ -131,6 +178,7 @@ pub enum Change {
 pub struct Revisions {
     epoch: Epoch,
     in_force: Label,
+    may_follow: Vec<MemberSet>,
     proposed: Option<Proposed>,
     last: u64,
 }
@@ -142,25 +190,10 @@ struct Proposed {
 }
 
 impl Revisions {
-    /// Begins in a new epoch from the label that was found.
-    pub fn new(found: Label, epoch: Epoch) -> Self {
-        Revisions { epoch, last: found.revision.number, in_force: found, proposed: None }
-    }
-
-    /// Begins again, from a label that was found since, before any revision came into force. What was proposed already may
-    /// be on disks, so what it takes out stays out.
-    pub fn begin_again(&mut self, found: Label) {
-        if found.revision > self.in_force.revision {
-            self.last = self.last.max(found.revision.number);
-            if let Some(Proposed { label, .. }) = &mut self.proposed {
-                for (proposed, found) in label.members.iter_mut().zip(&found.members) {
-                    let same_disk = proposed.disk_id == found.disk_id;
-                    let out = proposed.out.take().filter(|_| same_disk);
-                    *proposed = LabelMember { out: found.out.clone().or(out), ..found.clone() };
-                }
-            }
-            self.in_force = found;
-        }
+    /// Begins in a new epoch from the label that was found, and that is known to have come into force, or not.
+    pub fn new(found: Label, known_in_force: bool, epoch: Epoch) -> Self {
+        let may_follow = if known_in_force { vec![found.in_sync_set()] } else { found.in_doubt() };
+        Revisions { epoch, last: found.revision.number, in_force: found, may_follow, proposed: None }
     }
 
     /// The label to go by.
@@ -189,6 +222,7 @@ impl Revisions {
             }
         }
         label.revision = Revision { epoch: self.epoch, number: self.last + 1 };
+        label.may_follow = self.may_follow.clone();
         match change {
             Change::Nothing => {}
             Change::TakeOut(outs) => {
@@ -233,6 +267,7 @@ impl Revisions {
     pub fn came_into_force(&mut self, revision: Revision) -> bool {
         match self.proposed.take() {
             Some(proposed) if proposed.label.revision == revision => {
+                self.may_follow = vec![proposed.label.in_sync_set()];
                 self.in_force = proposed.label;
                 true
             }

@@ -1,18 +1,26 @@
 //! The start rule: from which label a new coordinator may begin, and with whom.
 //!
 //! It has fenced every member that answers, so nobody revises the label any more on those. Could a newer revision than the
-//! newest that is seen be in force unseen? Its first successor keeps k of each group of those that it calls in sync, and
-//! lets others in only beside these k. They would all have to be silent. So if of each group fewer than k of them are
-//! silent, there is none.
+//! newest that is seen be in force unseen? It would be on k members of each group of those that the last label in force
+//! before it called in sync. They would all have to be silent. So if of each group fewer than k of them are silent, there
+//! is none. Which label was the last in force the newest one does not know: it may be itself, or one that it may follow
+//! ([`Label::may_follow`]). So the count has to hold for each of these; and so many members of each have to be there, for
+//! the next label has to keep k of each as well.
 //!
-//! Where that does not hold, a *witness* does as well: a state folder that holds this very revision, recorded as in force,
+//! The newest label is that of a disk, or of the state folder if it is known there to have come into force: one that may be
+//! on no disk has no successors, and others may have gone on without it.
+//!
+//! Where the count does not hold, a *witness* does as well: a state folder that holds this very revision, recorded as in force,
 //! while every member that answers was fenced, since it took that revision, from this folder alone. Then nobody else can
 //! have made a newer one.
 
 use thiserror::Error;
 use uuid::Uuid;
 
-use crate::label::{Label, Revision};
+use crate::{
+    geometry::StripeAddress,
+    label::{Label, LabelMember, MemberSet, Revision},
+};
 
 /// What a fenced disk says.
 #[derive(Clone, Debug)]
@@ -50,17 +58,22 @@ pub struct Group {
 pub struct Start {
     /// The label to go on from.
     pub label: Label,
+    /// It is known to have come into force, or to be taken for that.
+    pub in_force: bool,
     /// Members that it calls in sync and that did not answer: they have to go out.
     pub silent: Vec<usize>,
     /// Members that answer and have missed revisions that were in force: older copies of their disks, with the newest
     /// revision that each has. They have to go out too.
     pub older: Vec<(usize, Revision)>,
+    /// Members that are out, were taken back in part, and did not answer: what is pending on them nobody knows, so nothing
+    /// of them may count.
+    pub partly: Vec<usize>,
 }
 
 /// Why not to begin.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
-    /// No disk that answers has a label, and the folder has none.
+    /// No disk that answers has a label, and the folder knows of none that came into force.
     #[error("no disk that answers carries a label")]
     NoLabel,
     /// Of a group too few members answer that are in sync.
@@ -88,7 +101,9 @@ pub fn start(
     groups: &[Group],
     forced: bool,
 ) -> Result<Start, Refusal> {
-    let seen = answers.iter().filter_map(|answer| answer.label.as_ref()).chain(&witness.label);
+    // What the folder has and no disk may ever have had says nothing of what others did since.
+    let in_force = witness.label.iter().filter(|_| witness.in_force);
+    let seen = answers.iter().filter_map(|answer| answer.label.as_ref()).chain(in_force);
     let Some(label) = seen.max_by_key(|label| label.revision) else { return Err(Refusal::NoLabel) };
     let known = witness.label.as_ref().is_some_and(|known| known.revision == label.revision);
     let in_force = known && witness.in_force;
@@ -108,22 +123,38 @@ pub fn start(
             (Some(_), None) | (None, _) => silent.push(index),
         }
     }
-    let missing: Vec<usize> = silent.iter().copied().chain(older.iter().map(|(index, _)| *index)).collect();
-    let of = |group: &Group, members: &[usize]| {
-        group.members.iter().filter(|member| members.contains(member)).count()
+    let sets = if in_force || forced { vec![label.in_sync_set()] } else { label.in_doubt() };
+    let heard = |index: usize| {
+        let disk_id = label.members[index].disk_id;
+        answers.iter().any(|answer| answer.disk_id == disk_id && answer.label.is_some())
     };
-    for group in groups {
-        let (needed, left) = (group.needed, of(group, &here));
+    let is_older = |index: &usize| older.iter().any(|(older, _)| older == index);
+    let missed = |index: &usize| sets.iter().any(|set| set.contains(*index)) && !heard(*index);
+    let missing: Vec<usize> =
+        (0..label.members.len()).filter(|index| missed(index) || is_older(index)).collect();
+    let of = |group: &Group, set: MemberSet, members: &[usize]| {
+        let counts = |member: &&usize| set.contains(**member) && members.contains(member);
+        group.members.iter().filter(counts).count()
+    };
+    let all = || groups.iter().flat_map(|group| sets.iter().map(move |set| (group, *set)));
+    for (group, set) in all() {
+        let (needed, left) = (group.needed, of(group, set, &here));
         if left < needed {
             return Err(Refusal::TooFew { needed, left, missing });
         }
     }
-    let may_be_old = groups.iter().any(|group| of(group, &missing) >= group.needed);
+    let may_be_old = all().any(|(group, set)| of(group, set, &missing) >= group.needed);
     let is_witness = in_force && only_this_folder;
     if may_be_old && !is_witness && !forced {
         return Err(Refusal::MayBeOld { missing });
     }
-    Ok(Start { label: label.clone(), silent, older })
+    let partly = |(index, member): (usize, &LabelMember)| {
+        let counts = member.out.as_ref().is_some_and(|out| out.cursor != StripeAddress::default());
+        let answers = answers.iter().any(|answer| answer.disk_id == member.disk_id);
+        (counts && !answers).then_some(index)
+    };
+    let partly = label.members.iter().enumerate().filter_map(partly).collect();
+    Ok(Start { label: label.clone(), in_force: in_force || forced, silent, older, partly })
 }
 
 #[cfg(test)]

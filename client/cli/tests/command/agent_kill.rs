@@ -174,6 +174,7 @@ impl Agent {
                 shards_max: 2,
                 data_shards_max: 1,
                 epoch: None,
+                may_follow: Vec::new(),
                 members: vec![v1::LabelMember {
                     disk_id: disk_id.clone(),
                     address: address.to_owned(),

@@ -183,6 +183,7 @@ fn label(disk_id: &Bytes) -> v1::Label {
         shards_max: 2,
         data_shards_max: 1,
         epoch: None,
+        may_follow: Vec::new(),
         members: vec![v1::LabelMember { disk_id: disk_id.clone(), address: "a:1".to_owned(), out: None }],
     }
 }

@@ -8,7 +8,7 @@ use stripeset_proto::convert::Identity;
 use stripeset_stripe::{
     Epoch, SECTOR_BYTES, Version, checksum,
     geometry::{ChunkIndex, Row, Shard},
-    label::{Label, LabelMember, Revision},
+    label::{Label, LabelMember, MemberSet, Revision},
 };
 use uuid::Uuid;
 
@@ -80,6 +80,7 @@ impl Template {
             shards_max: 3,
             data_shards_max: 2,
             members: vec![LabelMember { disk_id: DISK, address: "a:1".to_owned(), out: None }],
+            may_follow: vec![MemberSet(1)],
         };
         store.join(DISK, label).ok()?;
         store.fence(EPOCH, Uuid::nil()).ok()?;

@@ -7,7 +7,7 @@ use stripeset_proto::convert::Identity;
 use stripeset_stripe::{
     SECTOR_BYTES,
     geometry::{ChunkIndex, Row, Shard},
-    label::{LabelMember, Revision},
+    label::{LabelMember, MemberSet, Revision},
 };
 
 use super::*;
@@ -120,6 +120,7 @@ fn label(disk_id: Uuid) -> Label {
         shards_max: 3,
         data_shards_max: 2,
         members: vec![LabelMember { disk_id, address: "a:1".to_owned(), out: None }],
+        may_follow: vec![MemberSet(1)],
     }
 }
 

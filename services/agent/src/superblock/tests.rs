@@ -5,13 +5,13 @@ use proptest::{collection::vec, prelude::*};
 use stripeset_stripe::{
     Version,
     geometry::{ChunkIndex, Row, StripeAddress},
-    label::{LabelMember, Out, Revision},
+    label::{LabelMember, MemberSet, Out, Revision},
 };
 
 use super::*;
 use crate::{
     disk::simulated::SimulatedDisk,
-    label::{ADDRESS_BYTES_MAX, MEMBERS_MAX, REASON_BYTES_MAX},
+    label::{ADDRESS_BYTES_MAX, MAY_FOLLOW_MAX, MEMBERS_MAX, REASON_BYTES_MAX},
 };
 
 const DISK_BYTES: usize = 1024 * 1024;
@@ -37,8 +37,9 @@ fn members() -> impl Strategy<Value = LabelMember> {
 
 fn labels() -> impl Strategy<Value = Label> {
     let lengths = any::<(u32, u64, u32, u32)>();
-    (any::<u128>(), versions(), lengths, vec(members(), 0..20)).prop_map(
-        |(array, revision, lengths, members)| {
+    let may_follow = vec(any::<u128>().prop_map(MemberSet), 0..5);
+    (any::<u128>(), versions(), lengths, vec(members(), 0..20), may_follow).prop_map(
+        |(array, revision, lengths, members, may_follow)| {
             let (unit_bytes, slice_bytes, shards_max, data_shards_max) = lengths;
             Label {
                 array_id: Uuid::from_u128(array),
@@ -48,6 +49,7 @@ fn labels() -> impl Strategy<Value = Label> {
                 shards_max,
                 data_shards_max,
                 members,
+                may_follow,
             }
         },
     )
@@ -143,6 +145,7 @@ fn the_largest_label_fits() {
         shards_max: 24,
         data_shards_max: 16,
         members: (0..MEMBERS_MAX).map(member).collect(),
+        may_follow: vec![MemberSet(u128::MAX); MAY_FOLLOW_MAX],
     };
     let own = Uuid::nil();
     assert_eq!(label::check(&label, own), Ok(()));

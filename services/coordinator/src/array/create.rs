@@ -177,6 +177,7 @@ fn label(array: &ArrayRecord, profiles: [Profile; 2], blanks: &[Blank]) -> Label
         members: members.collect(),
         shards_max: most(Profile::shards),
         data_shards_max: most(Profile::data_shards),
+        may_follow: Vec::new(),
     }
 }
 

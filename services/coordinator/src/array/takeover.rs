@@ -67,9 +67,14 @@ impl Takeover {
                 .map(|(i, d)| (*i, d.clone()))
                 .collect();
             let Some(start) = self.start(&here, began.elapsed() >= self.start_patience) else { continue };
-            if self.begin(start, &here).await {
-                break;
+            // The rule has been passed, in this epoch: what is missing now is members that take the label.
+            while !self.begin(start.clone(), &here).await {
+                tokio::time::sleep(LOOK_EVERY).await;
+                while let Ok(arrival) = arrived.try_recv() {
+                    self.hear(arrival, &mut fenced);
+                }
             }
+            break;
         }
         let pending = fenced.values().map(|disk| disk.pending.len()).sum::<usize>();
         let members: Vec<(MemberIndex, FencedDisk)> = fenced.into_iter().collect();

@@ -86,6 +86,14 @@ impl Engine {
         marked
     }
 
+    /// What was sent to a member while it counted may still arrive there, although the write was taken back.
+    fn note_missed(&self, stripe: &StripeRef, shards: &[Shard]) {
+        let members = shards.iter().map(|shard| stripe.place(*shard).member);
+        for member in members.filter(|member| !self.members.get(*member).counts_at(stripe.address())) {
+            self.rejoins.missed(member, stripe.address());
+        }
+    }
+
     fn decided(&self, stripe: &StripeRef, version: Version, shards: &[Shard]) {
         let address = stripe.address();
         for shard in shards {
@@ -126,6 +134,7 @@ impl Engine {
         error: WriteError,
     ) -> WriteError {
         let version = write.version();
+        let all = shards.clone();
         let limit = tokio::time::Instant::now() + ABORT_PATIENCE;
         let mut silent = self.abort_once(stripe, version, shards).await;
         while !silent.is_empty() && tokio::time::Instant::now() < limit {
@@ -133,12 +142,14 @@ impl Engine {
             silent = self.abort_once(stripe, version, silent).await;
         }
         if silent.is_empty() {
+            self.note_missed(stripe, &all);
             return error;
         }
         let reason = "it did not answer when a write that may be there was taken back";
         let failed: Vec<_> =
             silent.iter().map(|shard| (stripe.place(*shard).member, reason.to_owned())).collect();
         if self.mark_out(&failed).await.is_ok() {
+            self.note_missed(stripe, &all);
             return error;
         }
         let what = error.to_string();
@@ -152,6 +163,7 @@ impl Engine {
                     break;
                 }
             }
+            engine.note_missed(&stripe, &all);
             drop((owned, write));
         });
         WriteError::Open { failed: what }

@@ -113,7 +113,7 @@ impl Rejoins {
         Watch { rejoins: self, member }
     }
 
-    /// A write was decided without a member. Called with the stripe held.
+    /// A write was decided, or taken back, without a member. Called with the stripe held.
     pub(super) fn missed(&self, member: MemberIndex, stripe: StripeAddress) {
         if let Some(window) = self.windows().get_mut(&member)
             && window.stripes.contain(stripe)

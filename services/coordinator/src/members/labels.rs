@@ -3,7 +3,10 @@
 //! 1. One revision is under way at a time. It stands in the state folder before it is sent.
 //! 2. Nothing follows from a revision before it is in force: no member counts as out that the members do not know to be.
 //! 3. A member that does not take a revision is taken out by the next one, while every chunk keeps k without it.
-//! 4. While a revision that lets a member in may be on a disk, and no later one is in force, whoever asked for it keeps
+//! 4. A revision keeps k members of each chunk of every label that it may follow (`stripeset_stripe::label`), so that
+//!    whoever does not hear of it does not find enough. One that changed who is in sync is followed by its like: then
+//!    nobody has to count on what was before.
+//! 5. While a revision that lets a member in may be on a disk, and no later one is in force, whoever asked for it keeps
 //!    writes away from the stripes that it is about ([`Members::let_in`]).
 //!
 //! What revisions are is in `stripeset_stripe::label`; who may begin, in `stripeset_stripe::start`.
@@ -119,7 +122,8 @@ pub fn groups(members: &Members, chunks: &Chunks, data_shards: usize) -> Vec<Gro
 }
 
 impl Members {
-    /// Begins from what the start rule gave: one revision in the new epoch, without those that do not answer.
+    /// Begins from what the start rule gave: one revision in the new epoch, without those that do not answer. If that fails it
+    /// can be tried again, with the same start.
     pub async fn begin(&self, start: Start, chunks: &Chunks) -> Result<(), ReviseError> {
         let since = self.labels.versions.decided_up_to();
         let out =
@@ -130,11 +134,11 @@ impl Members {
             let copied = Version { epoch: revision.epoch, sequence: 0 };
             (*index, out(since.min(copied), OLDER_COPY))
         });
-        let outs: Vec<(usize, Out)> = silent.chain(older).collect();
+        let partly = start.partly.iter().map(|index| (*index, out(since, "it did not answer at a start")));
+        let outs: Vec<(usize, Out)> = silent.chain(older).chain(partly).collect();
         let mut revisions = self.labels.revisions.lock().await;
         let epoch = self.labels.versions.epoch();
-        let revisions = revisions.get_or_insert_with(|| Revisions::new(start.label.clone(), epoch));
-        revisions.begin_again(start.label);
+        let revisions = revisions.get_or_insert_with(|| Revisions::new(start.label, start.in_force, epoch));
         let change = if outs.is_empty() { Change::Nothing } else { Change::TakeOut(outs) };
         self.revise(revisions, change, chunks).await
     }
@@ -208,7 +212,7 @@ impl Members {
                             (Some(_), None) => false,
                         });
                     }
-                    Err(error @ (ReviseError::Deposed(_) | ReviseError::Store(_))) => return Err(error),
+                    Err(error @ ReviseError::Deposed(_)) => return Err(error),
                     Err(error) => tracing::warn!(%error, member = member.0, "a member is not let in yet"),
                 }
             }
@@ -228,19 +232,47 @@ impl Members {
     ) -> Result<(), ReviseError> {
         let mut revisions = self.labels.revisions.lock().await;
         let Some(revisions) = revisions.as_mut() else { return Err(ReviseError::NotStarted) };
+        let index = member.0 as usize;
+        if revisions.in_force().members[index].out.is_none() {
+            // Labels speak of members by index: the old disk has to be out before another one has its place.
+            let since = self.labels.versions.decided_up_to();
+            let out = vec![(index, out_since(since, "its disk is being replaced"))];
+            self.revise(revisions, Change::TakeOut(out), chunks).await?;
+        }
         let change = Change::Replace { member: member.0 as usize, disk_id, address };
         self.revise(revisions, change, chunks).await
     }
 
-    /// Takes revisions out until one is in force that makes the change, or must not be.
+    /// Makes revisions until one is in force that makes the change, or must not be, and follows its like.
     async fn revise(
+        &self,
+        revisions: &mut Revisions,
+        change: Change,
+        chunks: &Chunks,
+    ) -> Result<(), ReviseError> {
+        match self.bring_into_force(revisions, change, chunks).await {
+            Ok(()) if revisions.in_force().follows_its_like() => Ok(()),
+            Ok(()) => match self.bring_into_force(revisions, Change::Nothing, chunks).await {
+                Err(error @ ReviseError::Deposed(_)) => Err(error),
+                // The change itself is in force; what follows says less than it could.
+                Err(error) => {
+                    tracing::warn!(%error, "the label in force is not followed by its like");
+                    Ok(())
+                }
+                Ok(()) => Ok(()),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn bring_into_force(
         &self,
         revisions: &mut Revisions,
         mut change: Change,
         chunks: &Chunks,
     ) -> Result<(), ReviseError> {
         loop {
-            left_in_sync(&revisions.next(&change), &change, chunks)?;
+            left_in_sync(&revisions.next(&change), chunks)?;
             let label = revisions.begin(&change);
             self.labels.folder.remember(label.clone(), false).await?;
             let silent = self.send(&label).await?;
@@ -254,7 +286,7 @@ impl Members {
             let names = names(&silent);
             let outs = silent.into_iter().map(|(index, why)| (index, out_since(since, &why))).collect();
             change = Change::TakeOut(outs);
-            if left_in_sync(&revisions.next(&change), &change, chunks).is_err() {
+            if left_in_sync(&revisions.next(&change), chunks).is_err() {
                 return Err(ReviseError::NotInForce { members: names });
             }
         }
@@ -322,12 +354,13 @@ fn names(members: &[(usize, String)]) -> String {
     members.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Refuses a label that leaves too few members in sync. One that is just being let in does not count: a successor may
-/// drop it.
-fn left_in_sync(label: &Label, change: &Change, chunks: &Chunks) -> Result<(), ReviseError> {
-    let let_in = if let Change::LetIn { member, .. } = change { Some(*member) } else { None };
-    for chunk in chunks.all() {
-        let stays = |index: usize| label.members[index].out.is_none() && let_in != Some(index);
+/// Refuses a label that leaves too few members in sync of those of any label that it may follow. One that is just being
+/// let in is not among these.
+fn left_in_sync(label: &Label, chunks: &Chunks) -> Result<(), ReviseError> {
+    for (chunk, set) in
+        chunks.all().iter().flat_map(|chunk| label.may_follow.iter().map(move |set| (chunk, set)))
+    {
+        let stays = |index: usize| label.members[index].out.is_none() && set.contains(index);
         let left = chunk.slices.iter().filter(|slice| stays(slice.member.0 as usize)).count();
         let needed = chunk.geometry.profile().data_shards();
         if left < needed {

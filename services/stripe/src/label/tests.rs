@@ -13,6 +13,7 @@ fn label() -> Label {
         shards_max: 3,
         data_shards_max: 2,
         members: (0..3).map(member).collect(),
+        may_follow: vec![],
     }
 }
 
@@ -35,7 +36,7 @@ fn in_force(revisions: &mut Revisions, change: &Change) {
 
 #[test]
 fn revisions_of_a_later_epoch_are_newer_and_numbers_go_on() {
-    let mut revisions = Revisions::new(label(), EPOCH);
+    let mut revisions = Revisions::new(label(), true, EPOCH);
     let first = revisions.begin(&Change::Nothing).revision;
     assert!(first > label().revision);
     assert_eq!(first, Revision { epoch: EPOCH, number: 6 });
@@ -48,7 +49,7 @@ fn revisions_of_a_later_epoch_are_newer_and_numbers_go_on() {
 
 #[test]
 fn what_an_unfinished_revision_takes_out_stays_out() {
-    let mut revisions = Revisions::new(label(), EPOCH);
+    let mut revisions = Revisions::new(label(), true, EPOCH);
     revisions.begin(&Change::TakeOut(vec![(0, out(4))]));
     assert_eq!(outs(revisions.in_force()), [] as [usize; 0]);
     let next = revisions.begin(&Change::TakeOut(vec![(2, out(9))]));
@@ -58,7 +59,7 @@ fn what_an_unfinished_revision_takes_out_stays_out() {
 
 #[test]
 fn what_an_unfinished_revision_lets_in_a_successor_drops() {
-    let mut revisions = Revisions::new(label(), EPOCH);
+    let mut revisions = Revisions::new(label(), true, EPOCH);
     in_force(&mut revisions, &Change::TakeOut(vec![(0, out(4))]));
     let lets_in = revisions.begin(&Change::LetIn { member: 0, below: None });
     assert_eq!((outs(&lets_in), revisions.letting_in()), (vec![], Some(0)));
@@ -73,7 +74,7 @@ fn what_an_unfinished_revision_lets_in_a_successor_drops() {
 
 #[test]
 fn a_member_that_fails_while_it_is_taken_back_is_out_since_it_was_and_everywhere() {
-    let mut revisions = Revisions::new(label(), EPOCH);
+    let mut revisions = Revisions::new(label(), true, EPOCH);
     in_force(&mut revisions, &Change::TakeOut(vec![(0, out(4))]));
     in_force(&mut revisions, &Change::LetIn { member: 0, below: Some(row(8)) });
     assert!(revisions.in_force().members[0].counts_at(row(7)));
@@ -83,7 +84,7 @@ fn a_member_that_fails_while_it_is_taken_back_is_out_since_it_was_and_everywhere
 
 #[test]
 fn another_disk_is_out_from_the_first_version_on() {
-    let mut revisions = Revisions::new(label(), EPOCH);
+    let mut revisions = Revisions::new(label(), true, EPOCH);
     let change = Change::Replace { member: 1, disk_id: Uuid::from_u128(50), address: "host:1".to_owned() };
     // It stays even if the revision does not come into force: bytes may be on their way to that disk.
     revisions.begin(&change);
@@ -96,15 +97,22 @@ fn another_disk_is_out_from_the_first_version_on() {
 }
 
 #[test]
-fn a_start_that_begins_again_forgets_nothing_that_was_proposed() {
-    let mut revisions = Revisions::new(label(), EPOCH);
-    revisions.begin(&Change::TakeOut(vec![(0, out(4))]));
-    // A member that came later has a newer label, in which another one is out.
-    let mut newer = label();
-    newer.revision.number += 3;
-    newer.members[2].out = Some(out(2));
-    revisions.begin_again(newer);
-    let next = revisions.begin(&Change::Nothing);
-    assert_eq!((outs(&next), next.revision.number), (vec![0, 2], 9));
-    assert_eq!(next.members[2].out, Some(out(2)));
+fn a_label_says_after_which_it_may_come() {
+    let set = |members: &[usize]| members.iter().copied().collect::<MemberSet>();
+    let mut found = label();
+    found.members[2].out = Some(out(1));
+    found.may_follow = vec![set(&[0, 1, 2])];
+    // Not known to have come into force: either may be the last one that did.
+    let mut revisions = Revisions::new(found.clone(), false, EPOCH);
+    let first = revisions.begin(&Change::TakeOut(vec![(1, out(3))]));
+    assert_eq!(first.may_follow, [set(&[0, 1, 2]), set(&[0, 1])]);
+    assert_eq!(revisions.next(&Change::Nothing).may_follow, first.may_follow, "nothing came into force yet");
+    assert!(!first.follows_its_like());
+    assert!(revisions.came_into_force(first.revision));
+    let second = revisions.next(&Change::Nothing);
+    assert_eq!(second.may_follow, [set(&[0])]);
+    assert!(second.follows_its_like());
+    assert_eq!(first.in_doubt(), [set(&[0, 1, 2]), set(&[0, 1]), set(&[0])]);
+    let known = Revisions::new(found, true, EPOCH);
+    assert_eq!(known.next(&Change::Nothing).may_follow, [set(&[0, 1])]);
 }

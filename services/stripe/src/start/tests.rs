@@ -26,6 +26,7 @@ fn label(members: usize, number: u64, out: &[usize]) -> Label {
         shards_max: 3,
         data_shards_max: 2,
         members: (0..members).map(member).collect(),
+        may_follow: vec![],
     }
 }
 
@@ -54,7 +55,10 @@ fn parity_starts_without_a_witness_while_fewer_than_k_are_silent() {
     let label = label(3, 4, &[]);
     let answers = [answer(0, &label, &[OTHER]), answer(2, &label, &[OTHER])];
     let started = start(&answers, &Witness::default(), &raid5(), false);
-    assert_eq!(started, Ok(Start { label: label.clone(), silent: vec![1], older: vec![] }));
+    assert_eq!(
+        started,
+        Ok(Start { label: label.clone(), in_force: false, silent: vec![1], older: vec![], partly: vec![] })
+    );
     let refused = Refusal::TooFew { needed: 2, left: 1, missing: vec![1, 2] };
     assert_eq!(start(&answers[..1], &Witness::default(), &raid5(), true), Err(refused));
 }
@@ -83,10 +87,20 @@ fn the_newest_label_counts_wherever_it_is() {
     let answers = [answer(0, &new, &[OWN]), answer(1, &old, &[OWN]), answer(2, &old, &[OWN])];
     let started = start(&answers, &Witness::default(), &raid5(), false);
     assert_eq!(started.map(|started| started.label), Ok(new.clone()));
-    // In the folder alone.
+    // In the folder alone, which knows that it came into force: then what answers is older copies.
     let answers = [0, 1, 2].map(|member| answer(member, &old, &[OWN]));
-    let started = start(&answers, &witness(&new, false), &raid5(), false);
-    assert_eq!(started.map(|started| started.label), Ok(new));
+    let refused = Refusal::TooFew { needed: 2, left: 0, missing: vec![0, 2] };
+    assert_eq!(start(&answers, &witness(&new, true), &raid5(), false), Err(refused));
+}
+
+/// A coordinator wrote a label into its folder and died before it sent it; another one went on, from elsewhere, with other
+/// members.
+#[test]
+fn a_label_that_no_disk_may_have_is_nothing_to_begin_from() {
+    let (old, written) = (label(2, 4, &[]), label(2, 5, &[1]));
+    let alone = [answer(0, &old, &[OWN, OTHER])];
+    let refused = Err(Refusal::MayBeOld { missing: vec![1] });
+    assert_eq!(start(&alone, &witness(&written, false), &mirror(), false), refused);
 }
 
 #[test]
@@ -110,4 +124,50 @@ fn an_older_copy_of_a_disk_is_told_from_the_disk() {
     // A revision that may not have reached it says nothing.
     let started = start(&answers, &witness(&new, false), &raid5(), false);
     assert_eq!(started.map(|started| started.older), Ok(vec![]));
+}
+
+#[test]
+fn a_member_taken_back_in_part_that_does_not_answer_does_not_count_any_more() {
+    let mut label = label(3, 4, &[1]);
+    if let Some(out) = &mut label.members[1].out {
+        out.cursor.row.0 = 7;
+    }
+    let all: Vec<Answer> = (0..3).map(|member| answer(member, &label, &[OWN])).collect();
+    let started = start(&all, &witness(&label, true), &raid5(), false).unwrap();
+    assert_eq!((started.silent, started.partly), (vec![], vec![]));
+    let others = [all[0].clone(), all[2].clone()];
+    let started = start(&others, &witness(&label, true), &raid5(), false).unwrap();
+    assert_eq!((started.silent, started.partly), (vec![], vec![1]));
+}
+
+/// One coordinator marked member 0 out on member 2 alone; another one, which had not heard from member 2, may have gone on
+/// from the label before with the members 0 and 1.
+#[test]
+fn a_label_that_may_not_have_come_into_force_counts_on_the_members_of_those_before_it_too() {
+    let of_four = [Group { members: vec![0, 1, 2, 3], needed: 2 }];
+    let (before, mut out) = (label(4, 4, &[]), label(4, 5, &[0]));
+    out.may_follow = vec![before.in_sync_set()];
+    let answers = [answer(2, &out, &[OWN]), answer(3, &before, &[OWN])];
+    let refused = Refusal::MayBeOld { missing: vec![0, 1] };
+    assert_eq!(start(&answers, &Witness::default(), &of_four, false), Err(refused));
+    // As if it was known to have come into force.
+    out.may_follow = vec![out.in_sync_set()];
+    let started = start(&answers[..1], &witness(&out, true), &of_four, false);
+    assert!(matches!(started, Err(Refusal::TooFew { .. })));
+    let answers = [answer(2, &out, &[OWN]), answer(3, &out, &[OWN])];
+    assert!(start(&answers, &Witness::default(), &of_four, false).is_ok());
+}
+
+/// A label let member 0 in, on member 0 alone perhaps; without it member 1 may have gone on.
+#[test]
+fn a_member_that_was_perhaps_let_in_does_not_stand_for_those_that_were_there_before() {
+    let (before, mut let_in) = (label(2, 4, &[0]), label(2, 5, &[]));
+    let_in.may_follow = vec![before.in_sync_set()];
+    let alone = [answer(0, &let_in, &[OWN])];
+    let refused = Refusal::TooFew { needed: 1, left: 0, missing: vec![1] };
+    assert_eq!(start(&alone, &witness(&let_in, false), &mirror(), false), Err(refused));
+    assert!(start(&alone, &witness(&let_in, true), &mirror(), false).is_ok());
+    assert!(start(&alone, &Witness::default(), &mirror(), true).unwrap().in_force, "forced");
+    let both = [alone[0].clone(), answer(1, &before, &[OWN])];
+    assert!(!start(&both, &Witness::default(), &mirror(), false).unwrap().in_force);
 }
