@@ -17,13 +17,19 @@ mod demo;
 mod dev;
 #[path = "command/faults.rs"]
 mod faults;
+#[path = "command/frozen.rs"]
+mod frozen;
 #[path = "command/harness.rs"]
 mod harness;
+#[path = "command/kills.rs"]
+mod kills;
 #[path = "command/losses.rs"]
 mod losses;
 #[path = "command/objects.rs"]
 mod objects;
 #[path = "command/services.rs"]
 mod services;
+#[path = "command/stored.rs"]
+mod stored;
 #[path = "command/usage.rs"]
 mod usage;

@@ -15,6 +15,7 @@
 pub mod agent;
 pub mod coordinator;
 pub mod counts;
+pub mod many;
 pub mod rejoin;
 pub mod rules;
 pub mod world;
@@ -26,6 +27,7 @@ use stripeset_stripe::{
 
 pub use self::{
     counts::Counts,
+    many::{Met, Walked, walk_many},
     rules::{Broken, Rule},
     world::World,
 };

@@ -12,7 +12,7 @@ use stripeset_coordinator::engine::Weak;
 use stripeset_sim::{plan::Weakness, run, sweep::sweep, trace::Trace};
 
 /// Seeds of every run of the tests.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 500;
 
 /// Seeds among which a weakness has to show.
 const SEEDS_WEAK: u64 = 3000;
@@ -41,6 +41,13 @@ fn no_seed_breaks_an_invariant() {
         ("patterns", stats.patterns),
         ("pages", stats.pages),
         ("crashes", stats.crashes),
+        ("brief", stats.brief),
+        ("rivals", stats.rivals),
+        ("late", stats.late),
+        ("refused", stats.refused),
+        ("blackouts", stats.blackouts),
+        ("disks lost", stats.disks_lost),
+        ("rejoined", stats.rejoined),
         ("power", stats.power),
         ("restarts", stats.restarts),
         ("cuts", stats.cuts),

@@ -18,7 +18,7 @@ use tokio::{process::Child, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Endpoint};
 
-use super::harness::{LIMIT, signal, stripeset, until};
+use super::harness::{LIMIT, setting, signal, stripeset, until};
 
 /// Kills of a run of the tests. `STRIPESET_KILL_ROUNDS=500` does so many, `STRIPESET_KILL_SEED` begins elsewhere.
 const ROUNDS: u64 = 40;
@@ -293,10 +293,6 @@ impl Allowed {
             committed && pending && seen.floor == state.floor
         })
     }
-}
-
-fn setting(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
 #[tokio::test]

@@ -90,6 +90,12 @@ pub(crate) fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
+/// A number from the environment, with which a test does more than its share.
+pub(crate) fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name)
+        .map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}: no number")))
+}
+
 /// A folder for one test, and a running `stripeset dev` in it.
 pub(crate) struct Dev {
     /// Before the folder, so that it is dropped before that is gone.

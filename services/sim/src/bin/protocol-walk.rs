@@ -2,17 +2,12 @@
 //! more, and for leaving rules out.
 
 use std::{
-    collections::BTreeMap,
     io::{self, Write},
     process::ExitCode,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
 };
 
 use clap::Parser;
-use stripeset_sim::walk::{Broken, Counts, Rule, Shape, walk};
+use stripeset_sim::walk::{Broken, Met, Rule, Shape, walk, walk_many};
 use tokio::time::Instant;
 
 /// Random walks of the protocol of stripeset
@@ -36,20 +31,6 @@ struct Arguments {
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
-}
-
-/// What came of many walks.
-#[derive(Default)]
-struct Walked {
-    counts: Counts,
-    /// How often each kind of violation was met, and the first seed and its words.
-    violations: BTreeMap<String, (u64, u64, String)>,
-}
-
-impl Walked {
-    fn failed(&self) -> u64 {
-        self.violations.values().map(|(times, ..)| times).sum()
-    }
 }
 
 fn main() -> ExitCode {
@@ -104,55 +85,26 @@ fn go(arguments: &Arguments) -> io::Result<ExitCode> {
         let broken = rule.map_or(Broken::default(), Broken::without);
         for (shape, word) in shapes.iter().zip(&arguments.shape) {
             let started = Instant::now();
-            let walked = walk_many(*shape, arguments, broken);
+            let walked = walk_many(*shape, arguments.first, arguments.walks, broken, arguments.threads);
             let seconds = started.elapsed().as_secs_f64();
             failed += walked.failed();
             if let Some(rule) = rule {
                 let (name, violations) = (rule.words().0, walked.failed());
-                writeln!(out, "{name:20} {word}: {violations} violations in {} walks", walked.counts.walks)?;
+                write!(out, "{name:20} {word}: {violations} violations in {} walks", walked.counts.walks)?;
+                match walked.violations.values().map(|met| met.seed).min() {
+                    Some(seed) => writeln!(out, ", first --seed {seed}")?,
+                    None => writeln!(out)?,
+                }
                 continue;
             }
             write!(out, "{word}\n{}", walked.counts)?;
             writeln!(out, "{:>14}  violations", walked.failed())?;
             writeln!(out, "{seconds:>14.0}  seconds on {} threads", arguments.threads)?;
             writeln!(out, "{:>14.0}  walks a second", walked.counts.walks as f64 / seconds)?;
-            for (times, seed, words) in walked.violations.values() {
+            for Met { times, seed, words } in walked.violations.values() {
                 writeln!(io::stderr(), "{times} times, first with --shape {word} --seed {seed}: {words}")?;
             }
         }
     }
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn walk_many(shape: Shape, arguments: &Arguments, broken: Broken) -> Walked {
-    let next = AtomicU64::new(0);
-    let all = Mutex::new(Walked::default());
-    let work = || {
-        let mut own = Walked::default();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= arguments.walks {
-                break;
-            }
-            let seed = arguments.first + index;
-            let (counts, outcome) = walk(shape, seed, broken, None);
-            own.counts += counts;
-            if let Err(words) = outcome {
-                let kind: String = words.chars().filter(|letter| !letter.is_ascii_digit()).take(40).collect();
-                own.violations.entry(kind).or_insert((0, seed, words)).0 += 1;
-            }
-        }
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.counts += own.counts;
-        for (kind, (times, seed, words)) in own.violations {
-            let entry = all.violations.entry(kind).or_insert((0, seed, words));
-            entry.0 += times;
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..arguments.threads.max(1) {
-            scope.spawn(work);
-        }
-    });
-    all.into_inner().unwrap_or_else(PoisonError::into_inner)
 }

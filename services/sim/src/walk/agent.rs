@@ -293,7 +293,7 @@ impl Agent {
         if let Ask::Fence = ask {
             return self.fence(sender);
         }
-        if sender.disk_id != self.disk_id && !broken.lacks(Rule::NoDiskCheck) {
+        if sender.disk_id != self.disk_id {
             return None;
         }
         let unchecked = broken.lacks(Rule::NoEpochCheck)

@@ -205,12 +205,6 @@ impl World {
             DATA => self.taken(c).next().is_none(),
             _ => window != self.coordinators[c].ring,
         };
-        if empty && self.broken.lacks(Rule::EmptySkippedAtRejoin) {
-            if let Some(rejoin) = &mut self.coordinators[c].rejoin {
-                rejoin.stage = Stage::Done;
-            }
-            return;
-        }
         let k = self.shape.data;
         let coordinator = &mut self.coordinators[c];
         let kept = coordinator.rejoin.as_ref().and_then(|rejoin| rejoin.token);

@@ -18,7 +18,6 @@ pub enum Rule {
     OutWithoutLabel,
     LabelWithoutEpoch,
     NoEpochCheck,
-    NoDiskCheck,
     AcknowledgedEarly,
     NoAbortBarrier,
     AlwaysBack,
@@ -31,13 +30,12 @@ pub enum Rule {
     UnfinishedOutForgotten,
     GateLeftOpen,
     SinceAboveUndecided,
-    EmptySkippedAtRejoin,
     TokenUsedAgain,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 29] = [
+    pub const ALL: [Rule; 27] = [
         Rule::TornFreshBelieved,
         Rule::OnlyNewestApplied,
         Rule::RedoOverNewer,
@@ -52,7 +50,6 @@ impl Rule {
         Rule::OutWithoutLabel,
         Rule::LabelWithoutEpoch,
         Rule::NoEpochCheck,
-        Rule::NoDiskCheck,
         Rule::AcknowledgedEarly,
         Rule::NoAbortBarrier,
         Rule::AlwaysBack,
@@ -65,7 +62,6 @@ impl Rule {
         Rule::UnfinishedOutForgotten,
         Rule::GateLeftOpen,
         Rule::SinceAboveUndecided,
-        Rule::EmptySkippedAtRejoin,
         Rule::TokenUsedAgain,
     ];
 
@@ -97,7 +93,6 @@ impl Rule {
             Rule::OutWithoutLabel => ("out-unlabelled", "a member is out before its out-mark is in force"),
             Rule::LabelWithoutEpoch => ("label-epoch", "a disk takes labels of a deposed coordinator"),
             Rule::NoEpochCheck => ("no-epoch", "A1: nobody asks for the epoch"),
-            Rule::NoDiskCheck => ("no-disk-id", "A0: nobody asks which disk was meant"),
             Rule::AcknowledgedEarly => {
                 ("early-ack", "a write is decided while one participant has not prepared it")
             }
@@ -128,7 +123,6 @@ impl Rule {
                 "since-late",
                 "rejoin: a member is said to have writes that were not decided when it went out",
             ),
-            Rule::EmptySkippedAtRejoin => ("empty-skipped", "rejoin: an empty stripe is let in as it is"),
             Rule::TokenUsedAgain => {
                 ("token-again", "A5: the answer to an earlier rebuild passes for that to a later one")
             }
