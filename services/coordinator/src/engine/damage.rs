@@ -183,18 +183,20 @@ impl Content {
     }
 }
 
-/// What the parities should know when none of them does: every data shard has to have answered. The version of such a
-/// parity is the highest in the vector.
+/// What the parities should know when none of them does: every data shard has to have answered. Of sectors whose bytes are
+/// lost it is what their own records say: they were written, and are not zeros. The version of such a parity is the highest
+/// in the vector.
 fn summary_from_data(stripe: &StripeRef, gathered: &Gathered) -> Option<Summary> {
     let geometry = stripe.geometry();
     let k = geometry.profile().data_shards();
     let mut summary = Summary::empty(geometry);
     for (shard, column) in gathered.data.iter().enumerate() {
         summary.vector[shard] = column.version?;
-        for (sector, content) in column.bytes.chunks_exact(SECTOR_BYTES).enumerate() {
-            let index = shard * geometry.unit_sectors() + sector;
-            summary.checksums[index] = checksum::of_sector(content);
-            summary.written.set(index, summary.checksums[index] != checksum::ZERO_SECTOR);
+        let record = column.record.as_ref()?;
+        for (sector, checksum) in record.checksums.iter().enumerate() {
+            if record.written.get(sector) || column.lost.get(sector) {
+                summary.write(shard * geometry.unit_sectors() + sector, *checksum);
+            }
         }
     }
     let highest = summary.vector[..k].iter().copied().max()?;

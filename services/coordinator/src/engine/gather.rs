@@ -40,6 +40,16 @@ pub(super) struct Column {
     pub(super) lost: Bits,
     /// Version of the shard: as read, or as the parities know it.
     pub(super) version: Option<Version>,
+    /// What the shard's own record says of its sectors, lost ones too; none if it did not answer, or is not the one that it
+    /// should be.
+    pub(super) record: Option<Record>,
+}
+
+/// What the record of a shard says of a range of sectors.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) checksums: Vec<u32>,
+    pub(super) written: Bits,
 }
 
 /// Something on a member that answers, and is not as it should be.
@@ -289,6 +299,12 @@ impl<'a> View<'a> {
             version: match &self.summary {
                 Some(summary) => Some(summary.vector[shard]),
                 None => versions[shard],
+            },
+            record: match &self.reads[shard] {
+                Ok(read) if !self.stale[shard] => {
+                    Some(Record { checksums: read.checksums.clone(), written: read.written.clone() })
+                }
+                _ => None,
             },
         });
         Gathered {

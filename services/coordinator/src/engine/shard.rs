@@ -44,6 +44,8 @@ pub(super) struct ShardRead {
     pub(super) version: Version,
     pub(super) data: Bytes,
     pub(super) checksums: Vec<u32>,
+    /// As its record says, also of bad ones.
+    pub(super) written: Bits,
     pub(super) bad: Bits,
     pub(super) summary: Option<Summary>,
 }
@@ -152,5 +154,5 @@ fn checked(geometry: &Geometry, request: ShardRequest, outcome: v1::ReadOutcome)
         }
     }
     let version = stripeset_proto::convert::version(outcome.version);
-    Some(ShardRead { version, data: outcome.data, checksums, bad, summary })
+    Some(ShardRead { version, data: outcome.data, checksums, written, bad, summary })
 }

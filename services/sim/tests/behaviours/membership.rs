@@ -6,7 +6,7 @@ use std::time::Duration;
 use stripeset_agent::simulation::FaultRates;
 use stripeset_coordinator::{
     array::rejoin::take_members_back,
-    engine::{ReadRange, WriteError},
+    engine::{ReadError, ReadRange, WriteError},
     members::{ErrorCounts, labels::ReviseError},
 };
 use stripeset_sim::{
@@ -15,13 +15,20 @@ use stripeset_sim::{
 };
 use stripeset_stripe::{Profile, cache::Mode, geometry::Shard};
 
-use crate::stage::{ALL_PROFILES, PARITY_PROFILES, Remembered, Tested, cluster, moment, on};
+use crate::stage::{ALL_PROFILES, At, PARITY_PROFILES, Remembered, Tested, cluster, moment, on};
 
 const CUT: Conduct =
     Conduct { cut: true, frozen: false, micros: 20..=200, lost: 0, repeated: 0, held: Vec::new() };
 
 fn bears(word: &str) -> usize {
     word.parse::<Profile>().unwrap().tolerated_members()
+}
+
+/// Until all members answer again.
+async fn all_in_service(coordinator: &Coordinator) {
+    while !coordinator.engine.members.iter().all(|member| member.in_service()) {
+        moment().await;
+    }
 }
 
 async fn is_sound(tested: &Tested<'_>) -> Result<(), String> {
@@ -223,6 +230,55 @@ fn a_member_that_comes_back_stale_is_a_target_and_no_source() {
             };
             cluster.run(&left.in_use, life).unwrap();
         }
+    }
+}
+
+/// Parities that are made anew know of a lost sector what its own record says, not that it was never written.
+#[test]
+fn a_sector_that_is_lost_while_the_parities_are_away_stays_lost() {
+    const LOST: At = (0, 1);
+    for word in PARITY_PROFILES {
+        on(word, async |cluster, coordinator| {
+            let tested = Tested::full(cluster, coordinator).await;
+            tested.settle().await;
+            let parities: Vec<usize> = (tested.data_shards()..tested.data_shards() + tested.parity_shards())
+                .map(|shard| tested.member_of(shard))
+                .collect();
+            tested.cut(&parities).await;
+            tested.write(&[(1, 0)]).await.unwrap();
+            tested.flip(LOST);
+            tested.uncache();
+            tested.mend().await;
+            all_in_service(coordinator).await;
+            for parity in parities {
+                coordinator.take_back(parity as u32).await.unwrap();
+            }
+            let is_lost_alone = async |what: &str| {
+                for at in tested.all() {
+                    match tested.read(at).await {
+                        Err(ReadError::Lost { sectors: 1, .. }) if at == LOST => {}
+                        Ok(bytes) if at != LOST => {
+                            assert!(Some(bytes) == tested.expected(at), "{word} {what}, {at:?}")
+                        }
+                        other => panic!("{word} {what}, {at:?}: {other:?}"),
+                    }
+                }
+            };
+            is_lost_alone("beside new parities").await;
+            // With pages of the stripe in the cache, and with its member here and away.
+            tested.write(&[(1, 0)]).await.unwrap();
+            let error = tested.write(&[(1, LOST.1)]).await.unwrap_err();
+            assert!(matches!(*error, WriteError::NeighbourLost { .. }), "{word}: {error}");
+            let away = tested.member_of(LOST.0);
+            tested.cut(&[away]).await;
+            tested.write(&[(LOST.0, 2)]).await.unwrap();
+            assert!(tested.member(LOST.0).is_out(), "{word}");
+            assert!(tested.write(&[(1, LOST.1)]).await.is_err(), "{word}");
+            tested.mend().await;
+            all_in_service(coordinator).await;
+            coordinator.take_back(away as u32).await.unwrap();
+            is_lost_alone("taken back").await;
+        });
     }
 }
 
