@@ -5,6 +5,8 @@
 //! [`oracle`] what the right answer is, [`vertical`] what is on the disks, [`invariants`] what has to hold.
 //! [`run`] is one seed from start to end, [`sweep`](mod@sweep) many.
 //!
+//! [`walk`] is another world: the protocol's rules alone, without any of that, as fast as the machine goes.
+//!
 //! Not simulated: gRPC itself, real disks, metadata on the array.
 
 pub mod cluster;

@@ -190,11 +190,6 @@ impl World {
         let mut witness =
             Witness { folder: folder.name, label: folder.label.clone(), in_force: folder.in_force };
         let mut testimonies = testimonies;
-        let believed = self.broken.lacks(Rule::FoundTakenForInForce);
-        if believed {
-            let labels = testimonies.iter_mut().filter_map(|testimony| testimony.label.as_mut());
-            labels.for_each(|label| label.may_follow.clear());
-        }
         if self.broken.lacks(Rule::WitnessFencedByOthers) {
             testimonies.iter_mut().for_each(|testimony| testimony.fenced_by = vec![folder.name]);
         }
@@ -236,8 +231,7 @@ impl World {
         });
         let partly = started.partly.iter().map(|index| (*index, out(since)));
         let outs: Vec<(usize, Out)> = silent.chain(older).chain(partly).collect();
-        coordinator.revisions =
-            Some(Revisions::new(started.label, started.in_force || believed, coordinator.epoch));
+        coordinator.revisions = Some(Revisions::new(started.label, started.in_force, coordinator.epoch));
         coordinator.phase = Phase::Starting;
         self.propose(c, &if outs.is_empty() { Change::Nothing } else { Change::TakeOut(outs) });
         true

@@ -26,7 +26,6 @@ pub enum Rule {
     WitnessFencedByOthers,
     UnfinishedWitness,
     OlderLabelTaken,
-    FoundTakenForInForce,
     UnfinishedOutForgotten,
     GateLeftOpen,
     SinceAboveUndecided,
@@ -35,7 +34,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Rule; 27] = [
+    pub const ALL: [Rule; 26] = [
         Rule::TornFreshBelieved,
         Rule::OnlyNewestApplied,
         Rule::RedoOverNewer,
@@ -58,7 +57,6 @@ impl Rule {
         Rule::WitnessFencedByOthers,
         Rule::UnfinishedWitness,
         Rule::OlderLabelTaken,
-        Rule::FoundTakenForInForce,
         Rule::UnfinishedOutForgotten,
         Rule::GateLeftOpen,
         Rule::SinceAboveUndecided,
@@ -112,9 +110,6 @@ impl Rule {
                 "start: a witness is believed whose label may not have come into force",
             ),
             Rule::OlderLabelTaken => ("older-label", "a disk goes back to an older label"),
-            Rule::FoundTakenForInForce => {
-                ("found-believed", "start: the label that is found is taken for one that came into force")
-            }
             Rule::UnfinishedOutForgotten => {
                 ("out-forgotten", "label: what an unfinished revision takes out comes back with the next")
             }
