@@ -131,7 +131,7 @@ pub(crate) fn write(label: &Label, to: &mut Writer<'_>) {
     }
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 pub(crate) fn read(from: &mut Reader<'_>) -> Option<Label> {
     let array_id = Uuid::from_bytes(from.array()?);
     let number = from.u64()?;

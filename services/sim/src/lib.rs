@@ -10,6 +10,7 @@
 //! Not simulated: gRPC itself, real disks, metadata on the array.
 
 pub mod cluster;
+mod counted;
 pub mod dice;
 pub mod invariants;
 pub mod network;

@@ -10,11 +10,13 @@
 //! What recovers ([`resolve`](mod@stripeset_stripe::resolve)), who begins ([`start`](mod@stripeset_stripe::start)) and how
 //! labels are revised ([`label`](stripeset_stripe::label)) is the code that the coordinator runs. The agents' rules and the
 //! steps of a write are written down here once more, as the protocol says them: [`agent`], [`coordinator`], [`rejoin`].
-//! [`world`] is what happens to them and what has to hold, [`rules`] what can be left out, to see that it is missed.
+//! [`world`] is what happens to them, [`end`] how it ends and what has to hold then, [`rules`] what can be left out, to see that
+//! it is missed.
 
 pub mod agent;
 pub mod coordinator;
 pub mod counts;
+pub mod end;
 pub mod many;
 pub mod rejoin;
 pub mod rules;

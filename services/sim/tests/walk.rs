@@ -3,8 +3,6 @@
 //! `STRIPESET_WALKS=2500000` walks so many of each shape; `cargo run --release -p stripeset-sim --bin protocol-walk` does
 //! the same, faster, and shows a walk step by step.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
-
 use std::io::{self, Write};
 
 use stripeset_sim::walk::{Broken, Rule, Shape, walk, walk_many};
