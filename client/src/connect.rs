@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stripeset_proto::{ErrorKind, limits};
+use stripeset_proto::{ErrorKind, transport};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::Error;
@@ -25,12 +25,7 @@ pub(crate) fn endpoint(url: &str, connect_deadline: Duration) -> Result<Endpoint
     if endpoint.uri().host().is_none_or(str::is_empty) {
         return Err(wrong("has no host"));
     }
-    Ok(endpoint
-        .connect_timeout(connect_deadline)
-        .tcp_nodelay(true)
-        .max_frame_size(limits::FRAME_BYTES_MAX)
-        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES))
+    Ok(transport::endpoint(endpoint).connect_timeout(connect_deadline))
 }
 
 /// Connects, once. The channel connects again by itself when the connection breaks later.

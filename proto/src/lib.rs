@@ -4,6 +4,9 @@
 pub mod convert;
 pub mod error;
 pub mod limits;
+#[cfg(feature = "server")]
+pub mod reflection;
+pub mod transport;
 
 pub use error::{Error, ErrorKind};
 

@@ -11,8 +11,8 @@ use std::{
 };
 
 use stripeset_proto::{
-    descriptor_sets,
-    limits::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES},
+    limits::MESSAGE_BYTES_MAX,
+    reflection, transport,
     v1::{
         agent_data_service_server::{AgentDataServiceServer, SERVICE_NAME as DATA_SERVICE_NAME},
         agent_fault_service_server::AgentFaultServiceServer,
@@ -217,35 +217,18 @@ fn open_store(
 }
 
 fn server() -> Server {
-    Server::builder()
-        .max_frame_size(FRAME_BYTES_MAX)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(CALLS_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+    transport::server().max_concurrent_streams(CALLS_MAX).http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
 }
 
 /// All services but health.
 fn routes(service: Service) -> Result<Routes, AgentError> {
-    let reflection = || {
-        let mut builder = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-        for descriptors in descriptor_sets() {
-            builder = builder.register_encoded_file_descriptor_set(descriptors);
-        }
-        builder
-    };
     let control = AgentServiceServer::new(service.clone())
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let data = AgentDataServiceServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    Ok(Routes::new(control)
-        .add_service(data)
-        .add_service(reflection().build_v1().map_err(AgentError::Reflection)?)
-        // Older tools know v1alpha alone.
-        .add_service(reflection().build_v1alpha().map_err(AgentError::Reflection)?))
+    reflection::add_to(Routes::new(control).add_service(data)).map_err(AgentError::Reflection)
 }
 
 async fn tell_health(health: &HealthReporter, status: ServingStatus) {

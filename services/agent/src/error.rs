@@ -169,7 +169,7 @@ pub enum AgentError {
     Server(#[source] tonic::transport::Error),
     /// The reflection service could not be built.
     #[error("the descriptors for reflection cannot be read: a fault of the build")]
-    Reflection(#[source] tonic_reflection::server::Error),
+    Reflection(#[source] stripeset_proto::reflection::Error),
     /// The system did not give a thread for the disk.
     #[error("no thread for the disk: {0}; raise the limit of processes")]
     Thread(#[source] io::Error),

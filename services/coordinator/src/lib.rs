@@ -22,7 +22,7 @@ pub mod versions;
 use std::{io, net::SocketAddr, sync::Arc};
 
 use stripeset_proto::{
-    limits,
+    limits, reflection, transport,
     v1::{
         array_service_server::ArrayServiceServer, fault_service_server::FaultServiceServer,
         object_service_server::ObjectServiceServer,
@@ -33,7 +33,7 @@ use stripeset_telemetry::shutdown::{STOP_LIMIT, Shutdown};
 use thiserror::Error;
 use tokio::{net::TcpListener, sync::oneshot};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use uuid::Uuid;
 
 pub use config::CoordinatorConfig;
@@ -72,6 +72,9 @@ pub enum CoordinatorError {
     /// The server failed.
     #[error("gRPC server: {0}")]
     Serve(#[from] tonic::transport::Error),
+    /// What describes the interface cannot be served.
+    #[error("gRPC reflection: {0}")]
+    Reflection(#[from] reflection::Error),
     /// Another coordinator has taken over.
     #[error("stopped: {0}")]
     Deposed(String),
@@ -111,7 +114,7 @@ impl Coordinator {
 
     /// Serves until it is asked to stop, or is deposed. What has begun is finished, within [`STOP_LIMIT`].
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), CoordinatorError> {
-        let router = router(self.shared.clone()).await;
+        let router = router(self.shared.clone()).await?;
         let stopping = {
             let shutdown = shutdown.clone();
             async move { shutdown.wait().await }
@@ -173,7 +176,7 @@ async fn deposed(shared: Arc<Shared>) -> String {
     }
 }
 
-async fn router(shared: Arc<Shared>) -> tonic::transport::server::Router {
+async fn router(shared: Arc<Shared>) -> Result<tonic::transport::server::Router, reflection::Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
     let objects = ObjectServiceServer::new(ObjectHandler { shared: shared.clone() })
         .max_decoding_message_size(limits::MESSAGE_BYTES_MAX)
@@ -184,22 +187,9 @@ async fn router(shared: Arc<Shared>) -> tonic::transport::server::Router {
         .max_encoding_message_size(limits::MESSAGE_BYTES_MAX);
     health.set_serving::<ObjectServiceServer<ObjectHandler>>().await;
     health.set_serving::<ArrayServiceServer<ArrayHandler>>().await;
-    let mut reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-    let mut reflection_alpha = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-    for descriptors in stripeset_proto::descriptor_sets() {
-        reflection = reflection.register_encoded_file_descriptor_set(descriptors);
-        reflection_alpha = reflection_alpha.register_encoded_file_descriptor_set(descriptors);
+    let mut routes = Routes::new(objects).add_service(arrays).add_service(health_service);
+    if let Some(faults) = faults {
+        routes = routes.add_service(faults);
     }
-    Server::builder()
-        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
-        .max_frame_size(limits::FRAME_BYTES_MAX)
-        .add_service(objects)
-        .add_service(arrays)
-        .add_optional_service(faults)
-        .add_service(health_service)
-        .add_optional_service(reflection.build_v1().ok())
-        .add_optional_service(reflection_alpha.build_v1alpha().ok())
+    Ok(transport::server().add_routes(reflection::add_to(routes)?))
 }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use stripeset_proto::{
-    Error, ErrorKind, convert, limits,
+    Error, ErrorKind, convert, limits, transport,
     v1::{self, agent_data_service_client::AgentDataServiceClient, agent_service_client::AgentServiceClient},
 };
 use stripeset_stripe::{
@@ -86,12 +86,7 @@ pub fn endpoint(address: &str) -> Result<Endpoint, Error> {
     let wrong =
         |_| Error::invalid(format!("agent address {address:?}: it has to be host:port, as in 10.0.0.7:7421"));
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(wrong)?;
-    Ok(endpoint
-        .connect_timeout(CONNECT_LIMIT)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
-        .max_frame_size(limits::FRAME_BYTES_MAX))
+    Ok(transport::endpoint(endpoint).connect_timeout(CONNECT_LIMIT))
 }
 
 /// A request with a deadline.
