@@ -40,8 +40,8 @@ pub(super) struct Column {
     pub(super) lost: Bits,
     /// Version of the shard: as read, or as the parities know it.
     pub(super) version: Option<Version>,
-    /// What the shard's own record says of its sectors, lost ones too; none if it did not answer, or is not the one that it
-    /// should be.
+    /// What the shard's own record says of its sectors, lost ones too. Only where no parity says it; none if it did not
+    /// answer, or is not the one that it should be.
     pub(super) record: Option<Record>,
 }
 
@@ -301,7 +301,7 @@ impl<'a> View<'a> {
                 None => versions[shard],
             },
             record: match &self.reads[shard] {
-                Ok(read) if !self.stale[shard] => {
+                Ok(read) if self.summary.is_none() && !self.stale[shard] => {
                     Some(Record { checksums: read.checksums.clone(), written: read.written.clone() })
                 }
                 _ => None,
