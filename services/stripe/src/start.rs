@@ -19,7 +19,8 @@ use uuid::Uuid;
 
 use crate::{
     geometry::StripeAddress,
-    label::{Label, LabelMember, MemberSet, Revision},
+    label::{Change, Label, LabelMember, MemberSet, Out, Revision},
+    version::Version,
 };
 
 /// What a fenced disk says.
@@ -70,6 +71,30 @@ pub struct Start {
     pub partly: Vec<usize>,
 }
 
+impl Start {
+    /// What the first label of the new epoch changes. `since`: every write up to this version was decided.
+    pub fn change(&self, since: Version) -> Change {
+        let out =
+            |since, reason: &str| Out { since, cursor: StripeAddress::default(), reason: reason.to_owned() };
+        let unheard = self.silent.iter().chain(&self.partly);
+        let unheard = unheard.map(|index| (*index, out(since, "it did not answer at a start")));
+        let older = self
+            .older
+            .iter()
+            .map(|(index, revision)| (*index, out(since.min(copied(*revision)), OLDER_COPY)));
+        let outs: Vec<(usize, Out)> = unheard.chain(older).collect();
+        if outs.is_empty() { Change::Nothing } else { Change::TakeOut(outs) }
+    }
+}
+
+/// Why a member is out whose disk is an older copy of itself.
+pub const OLDER_COPY: &str = "its disk is an older copy of itself";
+
+/// Up to which version a disk has everything that was copied at some time after it took this revision.
+pub fn copied(revision: Revision) -> Version {
+    Version { epoch: revision.epoch, sequence: 0 }
+}
+
 /// Why not to begin.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Refusal {
@@ -109,27 +134,24 @@ pub fn start(
     let in_force = known && witness.in_force;
     let (mut here, mut silent, mut older) = (Vec::new(), Vec::new(), Vec::new());
     let mut only_this_folder = true;
+    // What the disk of a member says, and its revision, if it has a label.
+    let heard = |index: usize| {
+        let answer = answers.iter().find(|answer| answer.disk_id == label.members[index].disk_id)?;
+        Some((answer, answer.label.as_ref()?.revision))
+    };
     for index in label.in_sync() {
-        let answer = answers.iter().find(|answer| answer.disk_id == label.members[index].disk_id);
-        let revision = answer.and_then(|answer| answer.label.as_ref()).map(|label| label.revision);
-        match (answer, revision) {
-            (Some(_), Some(revision)) if in_force && revision < label.revision => {
-                older.push((index, revision));
-            }
-            (Some(answer), Some(_)) => {
+        match heard(index) {
+            Some((_, revision)) if in_force && revision < label.revision => older.push((index, revision)),
+            Some((answer, _)) => {
                 here.push(index);
                 only_this_folder &= answer.fenced_by.iter().all(|folder| *folder == witness.folder);
             }
-            (Some(_), None) | (None, _) => silent.push(index),
+            None => silent.push(index),
         }
     }
     let sets = if in_force || forced { vec![label.in_sync_set()] } else { label.in_doubt() };
-    let heard = |index: usize| {
-        let disk_id = label.members[index].disk_id;
-        answers.iter().any(|answer| answer.disk_id == disk_id && answer.label.is_some())
-    };
     let is_older = |index: &usize| older.iter().any(|(older, _)| older == index);
-    let missed = |index: &usize| sets.iter().any(|set| set.contains(*index)) && !heard(*index);
+    let missed = |index: &usize| sets.iter().any(|set| set.contains(*index)) && heard(*index).is_none();
     let missing: Vec<usize> =
         (0..label.members.len()).filter(|index| missed(index) || is_older(index)).collect();
     let of = |group: &Group, set: MemberSet, members: &[usize]| {

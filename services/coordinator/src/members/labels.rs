@@ -19,7 +19,7 @@ use stripeset_stripe::{
     Version,
     geometry::StripeAddress,
     label::{Change, Label, Out, Revisions},
-    start::{Group, Start, Witness},
+    start::{Group, OLDER_COPY, Start, Witness, copied},
 };
 use thiserror::Error;
 use tokio::sync::Mutex;
@@ -125,21 +125,10 @@ impl Members {
     /// Begins from what the start rule gave: one revision in the new epoch, without those that do not answer. If that fails it
     /// can be tried again, with the same start.
     pub async fn begin(&self, start: Start, chunks: &Chunks) -> Result<(), ReviseError> {
-        let since = self.labels.versions.decided_up_to();
-        let out =
-            |since, reason: &str| Out { since, cursor: StripeAddress::default(), reason: reason.to_owned() };
-        let silent = start.silent.iter().map(|index| (*index, out(since, "it did not answer at a start")));
-        let older = start.older.iter().map(|(index, revision)| {
-            // It was copied at some time after it took its label.
-            let copied = Version { epoch: revision.epoch, sequence: 0 };
-            (*index, out(since.min(copied), OLDER_COPY))
-        });
-        let partly = start.partly.iter().map(|index| (*index, out(since, "it did not answer at a start")));
-        let outs: Vec<(usize, Out)> = silent.chain(older).chain(partly).collect();
+        let change = start.change(self.labels.versions.decided_up_to());
         let mut revisions = self.labels.revisions.lock().await;
         let epoch = self.labels.versions.epoch();
         let revisions = revisions.get_or_insert_with(|| Revisions::new(start.label, start.in_force, epoch));
-        let change = if outs.is_empty() { Change::Nothing } else { Change::TakeOut(outs) };
         self.revise(revisions, change, chunks).await
     }
 
@@ -160,7 +149,7 @@ impl Members {
         label: &Label,
         chunks: &Chunks,
     ) -> Result<(), ReviseError> {
-        let copied = Version { epoch: label.revision.epoch, sequence: 0 };
+        let copied = copied(label.revision);
         self.mark_out_since(&[(member, OLDER_COPY.to_owned())], Some(copied), chunks).await
     }
 
@@ -239,7 +228,7 @@ impl Members {
             let out = vec![(index, out_since(since, "its disk is being replaced"))];
             self.revise(revisions, Change::TakeOut(out), chunks).await?;
         }
-        let change = Change::Replace { member: member.0 as usize, disk_id, address };
+        let change = Change::Replace { member: index, disk_id, address };
         self.revise(revisions, change, chunks).await
     }
 
@@ -250,18 +239,18 @@ impl Members {
         change: Change,
         chunks: &Chunks,
     ) -> Result<(), ReviseError> {
-        match self.bring_into_force(revisions, change, chunks).await {
-            Ok(()) if revisions.in_force().follows_its_like() => Ok(()),
-            Ok(()) => match self.bring_into_force(revisions, Change::Nothing, chunks).await {
-                Err(error @ ReviseError::Deposed(_)) => Err(error),
-                // The change itself is in force; what follows says less than it could.
-                Err(error) => {
-                    tracing::warn!(%error, "the label in force is not followed by its like");
-                    Ok(())
-                }
-                Ok(()) => Ok(()),
-            },
-            Err(error) => Err(error),
+        self.bring_into_force(revisions, change, chunks).await?;
+        if revisions.in_force().follows_its_like() {
+            return Ok(());
+        }
+        match self.bring_into_force(revisions, Change::Nothing, chunks).await {
+            Ok(()) => Ok(()),
+            Err(error @ ReviseError::Deposed(_)) => Err(error),
+            // The change itself is in force; what follows says less than it could.
+            Err(error) => {
+                tracing::warn!(%error, "the label in force is not followed by its like");
+                Ok(())
+            }
         }
     }
 
@@ -338,8 +327,6 @@ impl Members {
         }
     }
 }
-
-const OLDER_COPY: &str = "its disk is an older copy of itself";
 
 fn out_since(since: Version, reason: &str) -> Out {
     let mut end = reason.len().min(REASON_BYTES_MAX);

@@ -225,15 +225,10 @@ impl World {
             .flat_map(|disk| disk.units.iter().filter_map(|unit| unit.pending.map(|pending| pending.version)))
             .min();
         let since = coordinator.decided_up_to();
-        let silent = started.silent.iter().map(|index| (*index, out(since)));
-        let older = started.older.iter().map(|(index, revision)| {
-            (*index, out(since.min(Version { epoch: revision.epoch, sequence: 0 })))
-        });
-        let partly = started.partly.iter().map(|index| (*index, out(since)));
-        let outs: Vec<(usize, Out)> = silent.chain(older).chain(partly).collect();
+        let change = started.change(since);
         coordinator.revisions = Some(Revisions::new(started.label, started.in_force, coordinator.epoch));
         coordinator.phase = Phase::Starting;
-        self.propose(c, &if outs.is_empty() { Change::Nothing } else { Change::TakeOut(outs) });
+        self.propose(c, &change);
         true
     }
 
@@ -576,10 +571,8 @@ impl World {
         let Some(write) = coordinator.writes[stripe].take() else { return Ok(()) };
         (coordinator.data[stripe], coordinator.vector[stripe]) = (write.data, write.vector);
         coordinator.uncommitted.push((stripe, write.version, write.participants & counting));
-        if let Some(rejoin) = &mut coordinator.rejoin
-            && write.participants & !counting & 1 << rejoin.member != 0
-        {
-            rejoin.missed(stripe);
+        if let Some(rejoin) = &mut coordinator.rejoin {
+            rejoin.missed(stripe, write.participants & !counting);
         }
         if write.fresh {
             self.counts.fresh += 1;
@@ -629,10 +622,8 @@ impl World {
         let coordinator = &mut self.coordinators[c];
         coordinator.aborts[stripe] = None;
         // What was sent to a member while it counted may still arrive there.
-        if let Some(rejoin) = &mut coordinator.rejoin
-            && abort.participants & !counting & 1 << rejoin.member != 0
-        {
-            rejoin.missed(stripe);
+        if let Some(rejoin) = &mut coordinator.rejoin {
+            rejoin.missed(stripe, abort.participants & !counting);
         }
         let ended = match stripe {
             DATA => coordinator.current.take(),

@@ -45,8 +45,22 @@ impl Rejoin {
         self.window == stripe && (self.token.is_some() || self.gate_closed)
     }
 
-    pub(super) fn missed(&mut self, stripe: usize) {
-        self.missed |= self.window == stripe;
+    /// A write ended without these members.
+    pub(super) fn missed(&mut self, stripe: usize, without: u32) {
+        self.missed |= self.window == stripe && without >> self.member & 1 == 1;
+    }
+
+    fn at(member: usize, window: usize) -> Rejoin {
+        Rejoin {
+            member,
+            fenced: false,
+            window,
+            stage: Stage::Looking,
+            token: None,
+            missed: false,
+            gate_closed: false,
+            asked: false,
+        }
     }
 }
 
@@ -62,16 +76,7 @@ impl World {
         let cursor = entry.out.as_ref().map_or(0, |out| out.cursor.row.0 as usize);
         let same = entry.disk_id == stands;
         let window = if same { cursor } else { 0 };
-        self.coordinators[c].rejoin = Some(Rejoin {
-            member,
-            fenced: false,
-            window,
-            stage: Stage::Looking,
-            token: None,
-            missed: false,
-            gate_closed: false,
-            asked: false,
-        });
+        self.coordinators[c].rejoin = Some(Rejoin::at(member, window));
         if !same {
             self.propose(c, &Change::Replace { member, disk_id: stands, address: String::new() });
         }
@@ -103,16 +108,7 @@ impl World {
         let coordinator = &mut self.coordinators[c];
         let Some(rejoin) = &mut coordinator.rejoin else { return };
         let member = rejoin.member;
-        let next = rejoin.window + 1;
-        *rejoin = Rejoin {
-            window: next,
-            stage: Stage::Looking,
-            token: None,
-            missed: false,
-            gate_closed: false,
-            asked: false,
-            ..rejoin.clone()
-        };
+        *rejoin = Rejoin { fenced: rejoin.fenced, ..Rejoin::at(member, rejoin.window + 1) };
         if !coordinator.is_out(member) {
             coordinator.rejoin = None;
         }

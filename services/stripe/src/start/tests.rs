@@ -1,9 +1,5 @@
 use super::*;
-use crate::{
-    geometry::StripeAddress,
-    label::{LabelMember, Out},
-    version::{Epoch, Version},
-};
+use crate::version::Epoch;
 
 const OWN: Uuid = Uuid::from_u128(1);
 const OTHER: Uuid = Uuid::from_u128(2);
@@ -170,4 +166,22 @@ fn a_member_that_was_perhaps_let_in_does_not_stand_for_those_that_were_there_bef
     assert!(start(&alone, &Witness::default(), &mirror(), true).unwrap().in_force, "forced");
     let both = [alone[0].clone(), answer(1, &before, &[OWN])];
     assert!(!start(&both, &Witness::default(), &mirror(), false).unwrap().in_force);
+}
+
+#[test]
+fn the_first_label_takes_out_who_was_not_heard_and_what_was_copied() {
+    let version = |number, sequence| Version { epoch: Epoch { number, incarnation: 1 }, sequence };
+    let whole =
+        Start { label: label(4, 5, &[2]), in_force: true, silent: vec![], older: vec![], partly: vec![] };
+    assert_eq!(whole.change(version(3, 9)), Change::Nothing);
+    let revision = Revision { epoch: Epoch { number: 2, incarnation: 1 }, number: 4 };
+    let start = Start { silent: vec![0], older: vec![(1, revision)], partly: vec![2], ..whole };
+    let Change::TakeOut(outs) = start.change(version(3, 9)) else { panic!("nothing") };
+    let since = |member| outs.iter().find(|(index, _)| *index == member).map(|(_, out)| out.since);
+    assert_eq!(
+        [0, 1, 2, 3].map(since),
+        [Some(version(3, 9)), Some(version(2, 0)), Some(version(3, 9)), None]
+    );
+    let Change::TakeOut(outs) = start.change(version(1, 4)) else { panic!("nothing") };
+    assert!(outs.iter().all(|(_, out)| out.since == version(1, 4)), "nobody has what was not decided");
 }
