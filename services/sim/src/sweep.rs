@@ -28,33 +28,41 @@ pub fn sweep(
     weakness: Option<Weakness>,
     done: impl Fn(u64, usize) -> bool + Sync,
 ) -> Swept {
-    let (next, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+    let ended = AtomicU64::new(0);
     let swept = Mutex::new(Swept::default());
-    let work = || {
+    each_seed(first, count, threads, |seed| {
+        let outcome = caught(seed, weakness);
+        let mut swept = swept.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(stats) => swept.stats += stats,
+            Err(failure) => swept.failures.push(*failure),
+        }
+        done(ended.fetch_add(1, Ordering::Relaxed) + 1, swept.failures.len())
+    });
+    let mut swept = swept.into_inner().unwrap_or_else(PoisonError::into_inner);
+    swept.failures.sort_by_key(|failure| failure.seed);
+    swept
+}
+
+/// Does the work for so many seeds from `first` on, on several threads. No more are begun once it says so with `false`.
+pub(crate) fn each_seed(first: u64, count: u64, threads: usize, work: impl Fn(u64) -> bool + Sync) {
+    let next = AtomicU64::new(0);
+    let take = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= count {
                 return;
             }
-            let outcome = caught(first + index, weakness);
-            let mut swept = swept.lock().unwrap_or_else(PoisonError::into_inner);
-            match outcome {
-                Ok(stats) => swept.stats += stats,
-                Err(failure) => swept.failures.push(*failure),
-            }
-            if !done(ended.fetch_add(1, Ordering::Relaxed) + 1, swept.failures.len()) {
+            if !work(first + index) {
                 next.store(count, Ordering::Relaxed);
             }
         }
     };
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
-            scope.spawn(work);
+            scope.spawn(take);
         }
     });
-    let mut swept = swept.into_inner().unwrap_or_else(PoisonError::into_inner);
-    swept.failures.sort_by_key(|failure| failure.seed);
-    swept
 }
 
 /// A seed whose code panics has failed, with what it said.

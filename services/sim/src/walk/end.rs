@@ -1,5 +1,7 @@
 //! The end of a walk: all is mended, a last coordinator takes over, and everything is looked at.
 
+use stripeset_stripe::label::Label;
+
 use super::{
     DATA, STRIPES, VERTICALS,
     agent::Unit,
@@ -88,10 +90,7 @@ impl World {
         let Some(label) = labels.chain(known).max_by_key(|label| label.revision) else {
             return Err("no label is left".to_owned());
         };
-        let stands = |index: &usize| {
-            let agent = &self.agents[*index];
-            !agent.lost && agent.disk_id == label.members[*index].disk_id
-        };
+        let stands = |index: &usize| self.stands(label, *index);
         let here = label.in_sync().filter(stands).count();
         let may_be_newer = label.in_doubt().into_iter().any(|set| {
             let silent = set.iter().filter(|index| !stands(index));
@@ -104,6 +103,12 @@ impl World {
             return Err(format!("it does not begin from {label:?}"));
         }
         Ok(false)
+    }
+
+    /// Whether the disk of a member is there, and the one that the label names.
+    fn stands(&self, label: &Label, member: usize) -> bool {
+        let agent = &self.agents[member];
+        !agent.lost && agent.disk_id == label.members[member].disk_id
     }
 
     fn end_rejoins(&mut self, last: usize) -> Result<(), String> {
@@ -163,11 +168,8 @@ impl World {
                 DATA => state.live().fold(0, |mask, (place, ..)| mask | 1 << place.vertical),
                 _ => 1,
             };
-            let stands = |index: &usize| {
-                let agent = &self.agents[*index];
-                !agent.lost && agent.disk_id == label.members[*index].disk_id
-            };
-            let here: Vec<usize> = members(coordinator.counting(stripe)).filter(stands).collect();
+            let here = members(coordinator.counting(stripe)).filter(|index| self.stands(label, *index));
+            let here: Vec<usize> = here.collect();
             for pattern in (0..1u32 << here.len()).filter(|pattern| pattern.count_ones() as usize == k) {
                 let of = |(bit, index): (usize, &usize)| {
                     (pattern >> bit & 1 == 1).then(|| (*index, &self.agents[*index].units[stripe]))

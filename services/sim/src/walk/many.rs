@@ -2,13 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, PoisonError},
 };
 
 use super::{Broken, Counts, Shape, walk};
+use crate::sweep::each_seed;
 
 /// Violations of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,45 +34,27 @@ impl Walked {
         self.violations.values().map(|met| met.times).sum()
     }
 
-    fn add(&mut self, kind: String, met: Met) {
-        let Some(known) = self.violations.get_mut(&kind) else {
-            self.violations.insert(kind, met);
-            return;
-        };
-        known.times += met.times;
-        if met.seed < known.seed {
-            (known.seed, known.words) = (met.seed, met.words);
+    fn add(&mut self, seed: u64, words: String) {
+        let kind = words.chars().filter(|letter| !letter.is_ascii_digit()).take(40).collect();
+        let met = self.violations.entry(kind).or_insert_with(|| Met { times: 0, seed, words: words.clone() });
+        met.times += 1;
+        if seed < met.seed {
+            (met.seed, met.words) = (seed, words);
         }
     }
 }
 
 /// Walks `walks` seeds from `first` on.
 pub fn walk_many(shape: Shape, first: u64, walks: u64, broken: Broken, threads: usize) -> Walked {
-    let next = AtomicU64::new(0);
-    let all = Mutex::new(Walked::default());
-    let work = || {
-        let mut own = Walked::default();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= walks {
-                break;
-            }
-            let seed = first + index;
-            let (counts, outcome) = walk(shape, seed, broken, None);
-            own.counts += counts;
-            if let Err(words) = outcome {
-                let kind = words.chars().filter(|letter| !letter.is_ascii_digit()).take(40).collect();
-                own.add(kind, Met { times: 1, seed, words });
-            }
+    let walked = Mutex::new(Walked::default());
+    each_seed(first, walks, threads, |seed| {
+        let (counts, outcome) = walk(shape, seed, broken, None);
+        let mut walked = walked.lock().unwrap_or_else(PoisonError::into_inner);
+        walked.counts += counts;
+        if let Err(words) = outcome {
+            walked.add(seed, words);
         }
-        let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.counts += own.counts;
-        own.violations.into_iter().for_each(|(kind, met)| all.add(kind, met));
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(work);
-        }
+        true
     });
-    all.into_inner().unwrap_or_else(PoisonError::into_inner)
+    walked.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
