@@ -18,7 +18,7 @@ use tokio::{process::Child, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Endpoint};
 
-use super::harness::{LIMIT, setting, signal, stripeset, until};
+use super::harness::{Dice, LIMIT, setting, signal, stripeset, until};
 
 /// Kills of a run of the tests. `STRIPESET_KILL_ROUNDS=500` does so many, `STRIPESET_KILL_SEED` begins elsewhere.
 const ROUNDS: u64 = 40;
@@ -48,17 +48,6 @@ struct Allowed {
     states: Vec<Unit>,
     /// Of an operation that is on its way: whether its answer binds, and whether it replaces bytes at home.
     on_its_way: Option<(bool, bool)>,
-}
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
 }
 
 impl Unit {
@@ -300,7 +289,7 @@ async fn an_agent_killed_under_load_keeps_what_it_answered() {
     let (rounds, seed) = (setting("STRIPESET_KILL_ROUNDS", ROUNDS), setting("STRIPESET_KILL_SEED", 1));
     let place = TempDir::new().unwrap();
     let address = super::services::free_address();
-    let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut dice = Dice::new(seed);
     let mut units: Vec<Allowed> = vec![Allowed::settled(Unit::default()); UNITS];
     let mut answers = 0_u64;
     for round in 1..=rounds {

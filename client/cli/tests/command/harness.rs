@@ -96,6 +96,22 @@ pub(crate) fn setting(name: &str, otherwise: u64) -> u64 {
         .map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}: no number")))
 }
 
+/// Numbers at random, the same for the same seed.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
 /// A folder for one test, and a running `stripeset dev` in it.
 pub(crate) struct Dev {
     /// Before the folder, so that it is dropped before that is gone.

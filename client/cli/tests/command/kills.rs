@@ -9,7 +9,7 @@ use stripeset_client::{Client, ErrorKind, RetryPolicy};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    harness::{Dev, LIMIT, setting, signal},
+    harness::{Dev, Dice, LIMIT, setting, signal},
     stored::{LENGTH_MAX, Stored, WRITERS, client},
 };
 
@@ -68,14 +68,13 @@ async fn until_it_serves(dev: &Dev, since: Instant) -> Duration {
 #[tokio::test]
 async fn a_coordinator_killed_under_load_serves_again_within_two_seconds() {
     let rounds = setting("STRIPESET_COORDINATOR_KILL_ROUNDS", ROUNDS);
-    let mut dice = setting("STRIPESET_COORDINATOR_KILL_SEED", 1);
+    let mut dice = Dice::new(setting("STRIPESET_COORDINATOR_KILL_SEED", 1));
     let dev = Dev::start().await;
     let dir = dev.dir().to_str().unwrap().to_owned();
     let stored = Stored::default();
     let mut took = Vec::new();
     for round in 1..=rounds {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let puts = 1 + (dice >> 33) as usize % 60;
+        let puts = 1 + dice.below(60) as usize;
         let writers = stored.load(&dev, WRITERS, puts).await;
         dev.kill("coordinator").await;
         for writer in writers {
